@@ -2,10 +2,11 @@ use core::{fmt, net::IpAddr};
 use std::collections::HashSet;
 
 use sluicegate_grant::DataMode;
+use sluicegate_sip::message::Transport;
 
 use crate::{
-    Draft, Effect, Limits, NAME_LEN_MAX, PortProtocol, PortRange, Rule, Service, ServiceKind, ServiceMode, Subject,
-    User, WANTED_MAX, data_mode, is_name,
+    Draft, Effect, Limits, NAME_LEN_MAX, PortProtocol, PortRange, Rule, Service, ServiceKind, ServiceMode, SipPort,
+    Subject, User, WANTED_MAX, data_mode, is_name,
 };
 
 /// How many of each a policy may hold. Fixed at start.
@@ -278,9 +279,9 @@ fn open_service(report: &mut Report, service: &Service) {
         let hint = "remove least_mode, or leave out default so that grants open it";
         report.error("grant", "an open service is granted to nobody, so packets prove what they like", hint);
     }
-    if service.registrar.is_some() || service.sip_port.is_some() {
-        let field = if service.registrar.is_some() { "registrar" } else { "sip_port" };
-        let hint = "remove registrar and sip_port, or leave out default so that grants open it";
+    let registrar = service.registrar.as_ref().map(|_| "registrar");
+    if let Some(field) = registrar.or_else(|| sip_field(service)) {
+        let hint = format!("remove {field}, or leave out default so that grants open it");
         report.error(field, "an open service is sent no SIP", hint);
     }
 }
@@ -344,9 +345,9 @@ fn is_number(number: &str) -> bool {
 fn service_sip(report: &mut Report, service: &Service, known: &Known<'_>) {
     match service.kind {
         ServiceKind::Declared => {
-            if service.sip_port.is_some() {
-                let hint = "remove sip_port, or set kind = \"sip\" or \"agent\"";
-                report.error("sip_port", "a declared service is sent no SIP", hint);
+            if let Some(field) = sip_field(service) {
+                let hint = format!("remove {field}, or set kind = \"sip\" or \"agent\"");
+                report.error(field, "a declared service is sent no SIP", hint);
             }
             if service.registrar.is_some() {
                 let hint = "remove registrar, or set kind = \"agent\"";
@@ -367,16 +368,51 @@ fn service_sip(report: &mut Report, service: &Service, known: &Known<'_>) {
         let message = format!("{number:?} cannot be dialled");
         report.error("numbers", message, "write a name or its beginning and *, such as \"1*\", \"+49*\" or \"*\"");
     }
-    if service.sip_port == Some(0) {
-        report.error("sip_port", "0 is no port", "write 5060 or leave it out");
-    }
+    service_transports(report, service);
     if let Some(name) = service.registrar.as_ref().filter(|name| !known.users.contains(name.as_str())) {
         let hint = format!("add it with: sluicegate user add {name}");
         report.warn("registrar", format!("there is no user {name:?}, so nothing can register"), hint);
     }
-    let sip = service.sip_port_or_default().map(|port| PortRange::single(PortProtocol::Udp, port));
-    if let Some(range) = sip.and_then(|sip| service.ports.iter().find(|range| range.overlaps(&sip))) {
+    let sip = service.sip_ports().into_iter().map(|sip| {
+        let is_udp = sip.transport == Transport::Udp;
+        PortRange::single(if is_udp { PortProtocol::Udp } else { PortProtocol::Tcp }, sip.port)
+    });
+    if let Some(range) = sip.filter_map(|sip| service.ports.iter().find(|range| range.overlaps(&sip))).next() {
         report.error("ports", format!("{range} includes its SIP port"), "SIP passes the frontend: leave that port out");
+    }
+}
+
+/// The first field that says how a service takes SIP.
+fn sip_field(service: &Service) -> Option<&'static str> {
+    let fields = [
+        ("sip_port", service.sip_port.is_some()),
+        ("sip", !service.sip.is_empty()),
+        ("certificate", service.certificate.is_some()),
+    ];
+    fields.into_iter().find(|(_, is_there)| *is_there).map(|(field, _)| field)
+}
+
+/// By which ways it takes SIP.
+fn service_transports(report: &mut Report, service: &Service) {
+    if service.sip_port == Some(0) {
+        report.error("sip_port", "0 is no port", "write 5060 or leave it out");
+    }
+    if service.sip_port.is_some() && !service.sip.is_empty() {
+        let hint = "remove sip_port, and write \"udp/PORT\" into sip if it takes SIP over UDP too";
+        report.error("sip_port", "sip says already where it takes SIP", hint);
+    }
+    if service.kind == ServiceKind::Agent && !service.sip.is_empty() {
+        report.error("sip", "an agent takes SIP over UDP alone", "write sip_port = PORT, or set kind = \"sip\"");
+    }
+    let twice =
+        |(at, one): (usize, &SipPort)| service.sip.iter().take(at).any(|other| other.transport == one.transport);
+    if let Some((_, one)) = service.sip.iter().enumerate().find(|each| twice(*each)) {
+        let message = format!("{one} is the second port of this transport");
+        report.error("sip", message, "write each of udp, tcp and tls once at most");
+    }
+    if service.certificate.is_some() && service.sip_port_over(Transport::Tls).is_none() {
+        let hint = "add \"tls/5061\" to sip, or remove certificate";
+        report.error("certificate", "it takes no SIP over TLS, and so shows no certificate", hint);
     }
 }
 

@@ -1,10 +1,11 @@
 use core::{fmt, net::IpAddr};
 
 use serde::{Deserialize, Serialize};
+use sluicegate_sip::message::Transport;
 use subtle::ConstantTimeEq;
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
-use crate::{Day, Limits, PortRange, Schedule, Subject, TimeOfDay, limits};
+use crate::{Day, Limits, PortRange, Schedule, SipCertificate, SipPort, Subject, TimeOfDay, limits};
 
 /// Longest name of a user, group, service or rule, in bytes.
 pub const NAME_LEN_MAX: usize = 64;
@@ -162,7 +163,7 @@ pub struct Service {
     /// What a grant can open; empty only for an open service.
     #[serde(default)]
     pub ports: Vec<PortRange>,
-    /// Where it takes SIP (kinds `agent` and `sip`), see [`Self::sip_port_or_default`].
+    /// Where it takes SIP over UDP and nothing else (kinds `agent` and `sip`), see [`Self::sip_ports`].
     #[serde(default)]
     pub sip_port: Option<u16>,
     /// What it may start on its own.
@@ -180,6 +181,12 @@ pub struct Service {
     /// What can be dialled besides its name to reach it (kind `sip`): whole names, or with `*` at the end how they begin.
     #[serde(default)]
     pub numbers: Vec<String>,
+    /// All ways by which it takes SIP, preferred first, in place of `sip_port` (kind `sip`).
+    #[serde(default)]
+    pub sip: Vec<SipPort>,
+    /// The certificate that it shows over TLS; one for its address unless given.
+    #[serde(default)]
+    pub certificate: Option<SipCertificate>,
 }
 
 impl Service {
@@ -189,10 +196,27 @@ impl Service {
         self.default == ServiceDefault::Open
     }
 
-    /// The port that its SIP goes to; `None` for a declared service, which gets none.
+    /// By which ways it takes SIP, preferred first; none of a declared service, which gets none.
     #[must_use]
-    pub fn sip_port_or_default(&self) -> Option<u16> {
-        (self.kind != ServiceKind::Declared).then(|| self.sip_port.unwrap_or(SIP_PORT_DEFAULT))
+    pub fn sip_ports(&self) -> Vec<SipPort> {
+        let over_udp = || SipPort { transport: Transport::Udp, port: self.sip_port.unwrap_or(SIP_PORT_DEFAULT) };
+        match (self.kind, self.sip.is_empty()) {
+            (ServiceKind::Declared, _) => Vec::new(),
+            (_, true) => vec![over_udp()],
+            (_, false) => self.sip.clone(),
+        }
+    }
+
+    /// Where it takes SIP over this transport.
+    #[must_use]
+    pub fn sip_port_over(&self, transport: Transport) -> Option<u16> {
+        self.sip_ports().into_iter().find(|own| own.transport == transport).map(|own| own.port)
+    }
+
+    /// The certificate by which it is known over TLS.
+    #[must_use]
+    pub fn certificate_or_default(&self) -> SipCertificate {
+        self.certificate.clone().unwrap_or_else(|| SipCertificate::of(self.address))
     }
 
     /// How well what was dialled fits one of its numbers: the longer the part that is the same, the better.

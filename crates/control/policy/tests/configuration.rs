@@ -3,8 +3,10 @@
 use serde::Deserialize;
 use sluicegate_grant::DataMode;
 use sluicegate_policy::{
-    Credentials, Day, Effect, Limits, Outbound, RATE_UNLIMITED, Rule, Service, ServiceKind, ServiceMode, Subject, User,
+    Credentials, Day, Effect, Limits, Outbound, RATE_UNLIMITED, Rule, Service, ServiceKind, ServiceMode,
+    SipCertificate, Subject, User,
 };
+use sluicegate_sip::message::Transport;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -53,7 +55,9 @@ fn a_service_and_a_rule_are_read_as_written() {
     let pbx = &service[0];
     assert_eq!((pbx.kind, pbx.mode, pbx.outbound), (ServiceKind::Sip, ServiceMode::Filter, Outbound::All));
     assert_eq!(pbx.ports.iter().map(ToString::to_string).collect::<Vec<_>>(), ["udp/5004-5100", "icmp"]);
-    assert_eq!(pbx.sip_port_or_default(), Some(5062));
+    assert_eq!(pbx.sip_ports(), ["udp/5062".parse().unwrap()]);
+    assert_eq!((pbx.sip_port_over(Transport::Udp), pbx.sip_port_over(Transport::Tcp)), (Some(5062), None));
+    assert_eq!(pbx.certificate_or_default().to_string(), "10.4.0.2");
     assert_eq!(pbx.limits, Limits { bytes_max: 1_000_000, rate_bps: 2_000_000, ..Limits::DEFAULT });
     assert_eq!(pbx.allow, [Subject::Group("phones".into()), Subject::User("alice".into())]);
 
@@ -64,11 +68,22 @@ fn a_service_and_a_rule_are_read_as_written() {
 }
 
 #[test]
+fn a_sip_server_lists_by_which_transports_it_is_reached() {
+    let text = PBX.replace("sip_port = 5062", "sip = [\"tls/5061\", \"udp/5062\"]\ncertificate = \"PBX.example.net\"");
+    let File { service, .. } = file(&text);
+    let pbx = &service[0];
+    assert_eq!(pbx.sip_ports().iter().map(ToString::to_string).collect::<Vec<_>>(), ["tls/5061", "udp/5062"]);
+    assert_eq!((pbx.sip_port_over(Transport::Udp), pbx.sip_port_over(Transport::Tls)), (Some(5062), Some(5061)));
+    assert_eq!(pbx.certificate, Some(SipCertificate::Name("pbx.example.net".into())));
+    assert!(mistake(&text.replace("tls/5061", "sctp/5061")).contains("\"tcp/5060\""));
+}
+
+#[test]
 fn a_minimal_service_is_declared_translated_silent_and_limited() {
     let File { service, .. } = file("[[service]]\nname = \"web\"\naddress = \"10.0.0.1\"\nports = [\"tcp/80\"]");
     let web = &service[0];
     assert_eq!((web.kind, web.mode, web.outbound), (ServiceKind::Declared, ServiceMode::Nat, Outbound::None));
-    assert_eq!((web.limits, web.sip_port_or_default(), web.allow.len()), (Limits::DEFAULT, None, 0));
+    assert_eq!((web.limits, web.sip_ports().len(), web.allow.len()), (Limits::DEFAULT, 0, 0));
 }
 
 #[test]

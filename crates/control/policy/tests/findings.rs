@@ -1,7 +1,9 @@
 //! A policy that cannot work is refused with what is wrong, where, and what to write instead.
 
 use sluicegate_grant::DataMode;
-use sluicegate_policy::{Bounds, Draft, Finding, Group, Place, Policy, Rule, Service, ServiceDefault, Severity, User};
+use sluicegate_policy::{
+    Bounds, Draft, Finding, Group, Place, Policy, Rule, Service, ServiceDefault, ServiceKind, Severity, User,
+};
 
 fn service(text: &str) -> Service {
     toml::from_str(text).unwrap()
@@ -9,6 +11,12 @@ fn service(text: &str) -> Service {
 
 fn web() -> Service {
     service("name = \"web\"\naddress = \"10.0.0.1\"\nports = [\"tcp/80\"]\nallow = [\"group:staff\"]")
+}
+
+fn pbx(more: &str) -> Service {
+    service(&format!(
+        "name = \"web\"\nkind = \"sip\"\naddress = \"10.0.0.1\"\nports = [\"tcp/5000-5010\"]\nallow = [\"group:staff\"]\n{more}"
+    ))
 }
 
 fn draft() -> Draft {
@@ -39,7 +47,7 @@ fn a_sound_policy_has_no_findings() {
 #[test]
 fn each_error_names_its_place_and_says_what_to_write() {
     type Change = fn(&mut Draft);
-    let cases: [(Change, &str, &str, &str); 33] = [
+    let cases: [(Change, &str, &str, &str); 40] = [
         (|d| d.services[0].numbers = vec!["1*".into()], "service", "numbers", "only a SIP server"),
         (|d| d.services[0].numbers = vec!["a b".into()], "service", "numbers", "cannot be dialled"),
         (|d| d.services[0].name = "a b".into(), "service", "name", "cannot be used"),
@@ -90,6 +98,33 @@ fn each_error_names_its_place_and_says_what_to_write() {
             "granted to nobody",
         ),
         (|d| d.services[0].sip_port = Some(5060), "service", "sip_port", "no SIP"),
+        (|d| d.services[0].sip = vec!["tcp/5060".parse().unwrap()], "service", "sip", "no SIP"),
+        (|d| d.services[0] = pbx("sip_port = 5060\nsip = [\"tcp/5060\"]"), "service", "sip_port", "already where"),
+        (
+            |d| d.services[0] = pbx("sip = [\"tcp/5060\", \"udp/5060\", \"tcp/7\"]"),
+            "service",
+            "sip",
+            "tcp/7 is the second",
+        ),
+        (|d| d.services[0] = pbx("sip = [\"tls/5004\"]"), "service", "ports", "tcp/5000-5010 includes its SIP port"),
+        (|d| d.services[0] = pbx("certificate = \"pbx.example.net\""), "service", "certificate", "no SIP over TLS"),
+        (
+            |d| {
+                d.services[0] = pbx("sip = [\"tcp/5060\"]\nregistrar = \"alice\"");
+                d.services[0].kind = ServiceKind::Agent;
+            },
+            "service",
+            "sip",
+            "over UDP alone",
+        ),
+        (
+            |d| {
+                d.services[0] = Service { default: ServiceDefault::Open, ..pbx("sip = [\"tcp/5060\"]") };
+            },
+            "service",
+            "sip",
+            "is sent no SIP",
+        ),
         (|d| d.services[0].default = ServiceDefault::Open, "service", "default", "without translation"),
         (|d| d.services[0].default = ServiceDefault::Open, "service", "ports", "open on all ports"),
         (|d| d.services[0].default = ServiceDefault::Open, "service", "allow", "open to everyone"),

@@ -93,6 +93,8 @@ fn service(name: &str) -> Service {
         allow: vec![Subject::Group("staff".into())],
         registrar: None,
         numbers: Vec::new(),
+        sip: Vec::new(),
+        certificate: None,
     }
 }
 

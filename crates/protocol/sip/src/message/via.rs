@@ -28,6 +28,22 @@ impl Transport {
         }
     }
 
+    /// The `transport` parameter of a URI, and the name that people write.
+    #[must_use]
+    pub const fn param(self) -> &'static str {
+        match self {
+            Self::Udp => "udp",
+            Self::Tcp => "tcp",
+            Self::Tls => "tls",
+        }
+    }
+
+    /// The transport that has this name, in any case.
+    #[must_use]
+    pub fn named(name: &[u8]) -> Option<Self> {
+        [Self::Udp, Self::Tcp, Self::Tls].into_iter().find(|known| name.eq_ignore_ascii_case(known.param().as_bytes()))
+    }
+
     /// Whether what is sent arrives or the connection fails, so that no transaction sends anything again
     /// (RFC 3261 section 17).
     #[must_use]
@@ -92,8 +108,7 @@ impl<'a> Via<'a> {
             return None;
         }
         let token = Some(cursor.token()).filter(|token| !token.is_empty())?;
-        let known = [Transport::Udp, Transport::Tcp, Transport::Tls];
-        let transport = known.into_iter().find(|known| token.eq_ignore_ascii_case(known.name().as_bytes()));
+        let transport = Transport::named(token);
         let before = cursor.position();
         cursor.skip_lws();
         if cursor.position() == before {

@@ -38,13 +38,27 @@ pub struct ConnectionId(pub NonZeroU32);
 
 impl ConnectionId {
     /// Most connections that one shard can name.
-    pub const NUMBER_MAX: u32 = (1 << 24) - 1;
+    pub const NUMBER_MAX: u32 = (1 << 23) - 1;
+    /// Set in the names of those that we made.
+    const DIALLED: u32 = 1 << 23;
 
-    /// The connection of this number, from 1 to [`Self::NUMBER_MAX`], that `shard` owns.
+    /// The connection of this number, from 1 to [`Self::NUMBER_MAX`], that `shard` owns, made by its peer.
     #[must_use]
     pub fn new(shard: u8, number: u32) -> Option<Self> {
         let is_number = (1..=Self::NUMBER_MAX).contains(&number);
         NonZeroU32::new(u32::from(shard) << 24 | number).filter(|_| is_number).map(Self)
+    }
+
+    /// The connection of this number that we made.
+    #[must_use]
+    pub fn dialled(self) -> Self {
+        Self(self.0 | Self::DIALLED)
+    }
+
+    /// Whether we made it: then its peer is who listens at its address.
+    #[must_use]
+    pub const fn is_dialled(self) -> bool {
+        self.0.get() & Self::DIALLED != 0
     }
 
     /// The shard that owns it: no other can send over it.
@@ -83,6 +97,12 @@ impl Flow {
     #[must_use]
     pub const fn datagrams(listener: u8, peer: SocketAddr) -> Self {
         Self { listener, peer, connection: None }
+    }
+
+    /// Whether what comes from here comes over a connection that was made to send what goes there.
+    pub(crate) fn is_dialled_for(self, way: Self) -> bool {
+        let is_same = (self.listener, self.peer) == (way.listener, way.peer);
+        is_same && way.connection.is_none() && self.connection.is_some_and(ConnectionId::is_dialled)
     }
 
     /// Whether what comes from here may answer what was sent to `asked`. A datagram comes from that very address and port. Who
@@ -237,6 +257,21 @@ mod tests {
             }
         }
         assert_eq!(size_of::<PackedFlow>(), 28);
+    }
+
+    #[test]
+    fn a_connection_is_named_by_who_made_it_too() {
+        for number in [1, ConnectionId::NUMBER_MAX] {
+            let theirs = ConnectionId::new(255, number).unwrap();
+            let ours = theirs.dialled();
+            assert!(ours != theirs && ours.is_dialled() && !theirs.is_dialled());
+            assert_eq!((ours.shard(), theirs.shard(), ours.dialled()), (255, 255, ours));
+            let way = flow();
+            let over = |connection| Flow { connection: Some(connection), ..way };
+            assert!(over(ours).is_dialled_for(way) && !over(theirs).is_dialled_for(way) && !way.is_dialled_for(way));
+            assert!(!Flow { listener: 1, ..over(ours) }.is_dialled_for(way) && !over(ours).is_dialled_for(over(ours)));
+        }
+        assert_eq!(ConnectionId::new(0, ConnectionId::NUMBER_MAX + 1), None);
     }
 
     #[test]

@@ -20,7 +20,6 @@ use zeroize::{Zeroize as _, Zeroizing};
 
 use super::{
     context::Context,
-    events::Event,
     ladder::Asked,
     settings::{DigestName, Settings},
     transactions::{Transactions, Users},
@@ -143,9 +142,7 @@ impl Authenticator {
                     return None;
                 }
                 cx.unproved.proved(cx.now.instant, asked.flow.peer.ip());
-                if let Some(connection) = asked.flow.connection {
-                    cx.raise(Event::Proved(connection));
-                }
+                cx.note_proved(asked.flow, claimed.user);
                 let Claimed { user, agent, .. } = claimed;
                 // With a telephone there is no handshake.
                 match agent.map(|claim| self.handshake(cx, asked, &claim)).transpose() {

@@ -23,6 +23,7 @@ use crate::{
     decisions::Decided,
     ledger::Ledger,
     metrics::{Count, Kind, Outcome, ShardMetrics},
+    proofs::Proofs,
     stories::{Happened, Who, call_text},
     transmits::{Flow, Transmits},
 };
@@ -45,6 +46,10 @@ pub(super) struct Context {
     pub(super) now: Now,
     /// Whether the present datagram came from another shard, so that it is not handed over again.
     pub(super) handed_over: bool,
+    /// What was proved over the connection that the present message came over.
+    pub(super) proofs: Option<Arc<Proofs>>,
+    /// Whether the present response is our own word for a receiver that could not be reached.
+    pub(super) is_undelivered: bool,
     /// How many answers strangers still get.
     pub(super) unproved: Unproved,
     /// The message that is being written.
@@ -76,6 +81,8 @@ impl Context {
             metrics,
             now: Now::default(),
             handed_over: false,
+            proofs: None,
+            is_undelivered: false,
             scratch: Vec::new(),
             out: Transmits::new(),
             events: VecDeque::new(),
@@ -92,6 +99,14 @@ impl Context {
         }
         self.events.push_back(event);
         true
+    }
+
+    /// Somebody signed in from here. Who owns the connection is told, unless it knows.
+    pub(super) fn note_proved(&mut self, flow: Flow, user: &str) {
+        let known = self.proofs.as_ref().and_then(|proofs| proofs.user.as_deref());
+        if let Some(connection) = flow.connection.filter(|_| known != Some(user)) {
+            self.raise(Event::Proved { connection, user: Arc::from(user) });
+        }
     }
 
     /// Has gates close whatever they opened for a call.
@@ -214,7 +229,7 @@ impl Context {
     /// Our Record-Route values of a request that begins a call: one for each side where they have listeners of their own, that
     /// of the side which it goes to on top (RFC 5658 section 4).
     pub(super) fn record_routes(&self, route: &Route, caller: Caller<'_>, [far, near]: [u8; 2]) -> Vec<String> {
-        let value = |listener| self.keys.record_route((self.settings.address(listener), self.now.unix), route, caller);
+        let value = |listener| self.keys.record_route((&self.settings.place(listener), self.now.unix), route, caller);
         if far == near { vec![value(near)] } else { vec![value(far), value(near)] }
     }
 

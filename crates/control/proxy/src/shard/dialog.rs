@@ -24,7 +24,7 @@ use super::{
     media::{self, wanted_of_answer},
     names::HIDDEN,
     onward::Onward,
-    registrar::Registrar,
+    registrar::{Hop, Registrar, may_be_of},
     relay::Relay,
     responses::keep_subscription,
     transactions::Id,
@@ -44,7 +44,7 @@ type Dialog = (Route, Direction);
 enum Barred {
     /// Its call is over, or it comes from nobody who has a part in it.
     Unmatched,
-    /// It may be the caller's, from another flow: credentials can show that.
+    /// It may be the caller's or the service's, from another flow: credentials can show that.
     Unproved,
     /// More than the call's share.
     Busy,
@@ -88,6 +88,12 @@ impl Shard {
     fn on_relayed_dialog(&mut self, asked: Asked<'_>, dialog: &Dialog) {
         let (route, direction) = (&dialog.0, dialog.1);
         match bar(&self.cx, &self.registrar, asked, dialog) {
+            Some(Barred::Unproved)
+                if direction == Direction::ToClient && !self.is_registrars(asked, &route.service) =>
+            {
+                return;
+            }
+            Some(Barred::Unproved) if direction == Direction::ToClient => {}
             // A re-INVITE is decided anew, and its user asked for the password as for any INVITE.
             Some(Barred::Unproved) if asked.method == Method::Invite => {}
             Some(Barred::Unproved) if !self.is_callers_own(asked, route.call) => return,
@@ -128,14 +134,14 @@ impl Shard {
     fn on_offer(&mut self, asked: Asked<'_>, dialog: &Dialog) {
         let (route, direction) = (&dialog.0, dialog.1);
         let Ok(offer) = offer_of(asked.message) else { return self.cx.not_acceptable(asked) };
-        let (to, uri) = match next(&self.cx, &self.registrar, asked, dialog) {
-            Ok(next) => next,
+        let hop = match next(&self.cx, &self.registrar, asked, dialog) {
+            Ok(hop) => hop,
             Err(code) => return self.cx.answer(asked, (Outcome::Unavailable, code), &[]),
         };
         let wanted = self.wanted(route, offer.as_ref().filter(|_| direction == Direction::ToClient));
         match readmit(&mut self.cx, (route.call, route.client), &wanted) {
             Some(admitted) => {
-                let relay = Relay::new((direction, route.client), to, uri);
+                let relay = Relay::new((direction, route.client), hop);
                 self.exchanges.relay_offer(&mut self.cx, asked, admitted, relay);
             }
             None => self.cx.answer(asked, (Outcome::Denied, 403), &[]),
@@ -171,6 +177,17 @@ impl Shard {
             self.cx.unmatched(asked);
         }
         proof.user == owner
+    }
+
+    /// The same of those of whoever registers a service.
+    fn is_registrars(&mut self, asked: Asked<'_>, service: &str) -> bool {
+        let Some(proof) = self.authenticate(asked) else { return false };
+        let registrar = self.cx.policy.service(service).and_then(|service| service.registrar.clone());
+        let is_theirs = registrar.is_some_and(|registrar| registrar == proof.user);
+        if !is_theirs {
+            self.cx.unmatched(asked);
+        }
+        is_theirs
     }
 
     /// Authenticates a client's re-INVITE, and decides anew. `route`: of a relayed call.
@@ -269,20 +286,20 @@ fn on_foreign_ack(cx: &mut Context, asked: Asked<'_>, tagged: &Tagged) -> Outcom
 /// What stands in the way of a request inside a relayed dialog. The cookie shows only that there was such a call.
 fn bar(cx: &Context, registrar: &Registrar, asked: Asked<'_>, dialog: &Dialog) -> Option<Barred> {
     let (route, direction) = (&dialog.0, dialog.1);
-    let is_callers = match direction {
+    let is_senders = match direction {
         Direction::ToService => asked.flow == route.client,
         Direction::ToClient => {
             let service = cx.policy.service(&route.service);
-            let hop = service.and_then(|service| registrar.hop(cx, service));
-            if hop.is_none_or(|hop| hop.flow != asked.flow) {
+            let is_own = service.is_some_and(|service| registrar.is_of(cx, service, asked.flow));
+            if !is_own && !service.is_some_and(|service| may_be_of(service, asked.flow)) {
                 return Some(Barred::Unmatched);
             }
-            true
+            is_own
         }
     };
     let cseq = asked.essentials.cseq.number;
     if asked.method == Method::Bye && cx.ledger.was_ended_by(cx.now.instant, route.call, cseq) {
-        return (!is_callers).then_some(Barred::Unmatched);
+        return (!is_senders).then_some(Barred::Unmatched);
     }
     let Some((owner, service)) = cx.ledger.call(route.call) else { return Some(Barred::Unmatched) };
     // Who is called goes by the name that the caller gave it.
@@ -291,7 +308,7 @@ fn bar(cx: &Context, registrar: &Registrar, asked: Asked<'_>, dialog: &Dialog) -
     if service != route.service || is_renamed {
         return Some(Barred::Unmatched);
     }
-    if !is_callers {
+    if !is_senders {
         return Some(Barred::Unproved);
     }
     match cx.ledger.say(cx.now.instant, route.call, cx.settings.dialog_requests_per_s) {
@@ -301,43 +318,31 @@ fn bar(cx: &Context, registrar: &Registrar, asked: Asked<'_>, dialog: &Dialog) -
     }
 }
 
-/// Where a request inside a relayed dialog goes, and under which URI if not its own.
+/// Where a request inside a relayed dialog goes, and under which URI.
 ///
 /// # Errors
 /// The status to answer with: the service is not to be reached.
-fn next(
-    cx: &Context,
-    registrar: &Registrar,
-    asked: Asked<'_>,
-    dialog: &Dialog,
-) -> Result<(Flow, Option<Vec<u8>>), u16> {
+fn next(cx: &Context, registrar: &Registrar, asked: Asked<'_>, dialog: &Dialog) -> Result<Hop, u16> {
     let (route, direction) = (&dialog.0, dialog.1);
+    let own = asked.message.request_uri().unwrap_or_default();
     if direction == Direction::ToClient {
-        return Ok((route.client, None));
+        return Ok(Hop::new(route.client, own.to_vec()));
     }
     let service = cx.policy.service(&route.service).cloned();
     let hop = service.and_then(|service| registrar.hop(cx, &service)).ok_or(480_u16)?;
-    Ok((hop.flow, cx.inner_uri(asked.message, &hop.uri)))
+    let inner = |hop: &Hop| Hop::new(hop.flow, cx.inner_uri(asked.message, &hop.uri).unwrap_or_else(|| own.to_vec()));
+    Ok(Hop { of_long: hop.of_long.as_deref().map(|hop| Box::new(inner(hop))), ..inner(&hop) })
 }
 
 /// Passes a request on inside a relayed dialog, without a transaction: both ends repeat it until it is answered.
 fn forward(cx: &mut Context, registrar: &Registrar, asked: Asked<'_>, dialog: &Dialog) -> Result<(), u16> {
     let (route, direction) = (&dialog.0, dialog.1);
-    let (to, uri) = next(cx, registrar, asked, dialog)?;
+    let hop = next(cx, registrar, asked, dialog)?;
     // Only the ACK to an answer that held the offer has a description. A service's waits for its gate.
     let sdp = session_of(asked.message).map(|session| media::rewrite_offer(&session, route.client.peer.ip()));
     let (message, from) = (asked.message, asked.flow);
-    Onward {
-        message,
-        from,
-        to: (direction, to),
-        uri: uri.as_deref(),
-        sdp: sdp.as_deref(),
-        record_routes: &[],
-        routes: &[],
-        breadth: None,
-    }
-    .send(cx)
+    Onward { message, from, to: (direction, &hop), sdp: sdp.as_deref(), record_routes: &[], routes: &[], breadth: None }
+        .send(cx)
 }
 
 /// The request of a strict router as a loose one would have sent it: what we had written into Record-Route stands in its

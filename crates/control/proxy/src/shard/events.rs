@@ -40,8 +40,13 @@ pub enum Event {
         /// The datagram.
         datagram: Vec<u8>,
     },
-    /// Somebody signed in over this connection: it is no stranger's any more.
-    Proved(ConnectionId),
+    /// Somebody signed in over a connection: it is no stranger's any more.
+    Proved {
+        /// The connection.
+        connection: ConnectionId,
+        /// Who.
+        user: Arc<str>,
+    },
     /// For the memory behind `trace --user`, and the call's story.
     Decided(Decided),
     /// Something happened to a call, for its story.
@@ -82,6 +87,13 @@ pub enum Input {
     Bind(Binding),
     /// A connection has ended. It is enough to tell one shard.
     Closed(ConnectionId),
+    /// A message of ours cannot be sent: nobody is reached there.
+    Undelivered {
+        /// Where it should have gone.
+        flow: Flow,
+        /// All of it.
+        message: Vec<u8>,
+    },
     /// These calls are over, because somebody revoked what they have.
     Over(Arc<[[u8; 12]]>),
     /// Another shard received a datagram of ours.

@@ -18,7 +18,7 @@ use super::{
     keys::{Direction, Side},
     ladder::Asked,
     media::wanted_of_answer,
-    registrar::Registrar,
+    registrar::{Hop, Registrar},
     relay::{Relay, keep_ringing},
     transactions::Transactions,
     watch,
@@ -115,7 +115,7 @@ fn try_target(
     let wanted: Vec<_> = wants.iter().map(|want| want.range).collect();
     let (admitted, is_allowed) = admit_callee(cx, inbound, target.flow, &wanted);
     let relay =
-        Relay::new((Direction::ToClient, target.flow), target.flow, Some(target.uri)).by(target.routes, breadth);
+        Relay::new((Direction::ToClient, target.flow), Hop::new(target.flow, target.uri)).by(target.routes, breadth);
     let is_kept = is_allowed && keep_ringing(cx, &message, &admitted);
     exchanges.begin(cx, id, (inbound.flow, Arc::clone(&inbound.request)), admitted, Some(Box::new(relay)));
     if !is_allowed {

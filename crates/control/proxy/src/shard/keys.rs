@@ -214,12 +214,7 @@ impl Keys {
     }
 
     /// Our Record-Route value for a relayed dialog, good this day and the next.
-    pub(super) fn record_route(
-        &self,
-        (own, unix): (SocketAddr, UnixTime),
-        route: &Route,
-        caller: Caller<'_>,
-    ) -> String {
+    pub(super) fn record_route(&self, (own, unix): (&str, UnixTime), route: &Route, caller: Caller<'_>) -> String {
         let flow = connected_bytes(route.client);
         let client = [&flow[..], &[route.caller as u8], &Epoch::at(unix).0.to_be_bytes()].concat();
         let mac = self.route_mac((&route.call, route.service.as_bytes()), &client, caller);

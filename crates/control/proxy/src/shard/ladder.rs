@@ -22,6 +22,7 @@ use super::{
 };
 use crate::{
     metrics::{Count, Kind, Outcome, labelled},
+    proofs::Proofs,
     transmits::Flow,
 };
 
@@ -113,6 +114,30 @@ impl Shard {
         let Err(left) = self.climb(flow, datagram);
         self.cx.metrics.left(left);
         self.cx.metrics.add(Count::TransmitDropped, self.cx.out.take_dropped());
+    }
+
+    /// Takes one message that came over a connection, over which this was proved.
+    pub fn on_message(&mut self, now: Now, flow: Flow, proofs: &Arc<Proofs>, message: &[u8]) {
+        self.cx.proofs = Some(Arc::clone(proofs));
+        self.on_datagram(now, flow, message);
+        self.cx.proofs = None;
+    }
+
+    /// A request that cannot be sent: what it is for goes on as if its receiver had answered 503 (RFC 3261 sections 8.1.3.1
+    /// and 16.9).
+    pub(super) fn on_undelivered(&mut self, flow: Flow, message: &[u8]) {
+        let Ok(request) = Message::parse(message) else { return };
+        // A response has no answer, and neither has an ACK.
+        if request.method().is_none_or(|method| method == Method::Ack) {
+            return;
+        }
+        self.cx.write_answer(flow, &request, 503, &[]);
+        let answer = std::mem::take(&mut self.cx.scratch);
+        if let Ok(answer) = Message::parse(&answer) {
+            self.cx.is_undelivered = true;
+            self.on_response(flow, &answer, 503);
+            self.cx.is_undelivered = false;
+        }
     }
 
     /// A stream from `flow` has ended in what is no message; `begun` is what came of it. Answers it where it can be.
@@ -259,15 +284,15 @@ impl Shard {
         admit(cx, exchanges, registrar, asked, proof, (&service, None));
     }
 
-    /// Whether the distant gate of a service says that it sent this, for which it lets nobody else speak.
+    /// Whether a service shows without credentials that it sent this.
     fn is_of_service(&self, asked: Asked<'_>) -> bool {
-        self.registrar.standing_at(&self.cx, asked.flow.peer).is_some()
+        self.registrar.sender(&self.cx, asked.flow).is_some()
     }
 
     /// What a service sends its users, if that is shown without credentials.
     fn take_of_service(&mut self, asked: Asked<'_>) -> Passed<()> {
         let Self { cx, exchanges, registrar, .. } = self;
-        let Some(service) = registrar.standing_at(cx, asked.flow.peer) else { return Ok(()) };
+        let Some(service) = registrar.sender(cx, asked.flow) else { return Ok(()) };
         let name = if cx.settings.is_for_us(asked.message) { asked.service() } else { String::new() };
         call_user(cx, exchanges, registrar, asked, service, &name);
         Err(Rung::Rules)

@@ -17,6 +17,7 @@ use super::{
     ladder::Asked,
     media::{self, wanted_of_answer},
     onward::Onward,
+    registrar::Hop,
     settings::OPENING_MAX,
 };
 use crate::{calls::CallId, metrics::Count, transmits::Flow};
@@ -98,12 +99,11 @@ impl LateAnswer {
         let Ok(message) = Message::parse(&self.ack) else { return };
         let Some(session) = session_of(&message) else { return };
         let sdp = media::rewrite_answer(&session, &self.opening.opened(), cx.settings.address(0).ip());
-        let to = (Direction::ToClient, self.client);
+        let hop = Hop::new(self.client, message.request_uri().unwrap_or_default().to_vec());
         let onward = Onward {
             message: &message,
             from: self.from,
-            to,
-            uri: None,
+            to: (Direction::ToClient, &hop),
             sdp: Some(&sdp),
             record_routes: &[],
             routes: &[],

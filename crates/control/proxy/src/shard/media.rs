@@ -194,6 +194,8 @@ mod tests {
             allow: Vec::new(),
             registrar: None,
             numbers: Vec::new(),
+            sip: Vec::new(),
+            certificate: None,
         }
     }
 

@@ -116,7 +116,8 @@ impl Shard {
             }
             // One that finds no room is told again when its agent registers anew.
             Input::Bind(binding) => drop(self.registrar.bind(self.cx.now.instant, binding)),
-            Input::Closed(connection) => self.registrar.close(connection),
+            Input::Closed(connection) => self.registrar.close(&mut self.cx, connection),
+            Input::Undelivered { flow, message } => self.on_undelivered(flow, &message),
             Input::Datagram { flow, bytes } => {
                 self.cx.handed_over = true;
                 self.on_datagram(now, flow, &bytes);

@@ -3,7 +3,7 @@
 
 use sluicegate_signin::HEADER;
 use sluicegate_sip::{
-    message::{HeaderName, Message, NameAddr},
+    message::{HeaderName, Message, NameAddr, Transport},
     uri::{Host, Uri, unescape},
     write::ForwardError,
 };
@@ -30,6 +30,8 @@ pub(super) const HIDDEN: &[HeaderName] = &[HeaderName::PAssertedIdentity, HEADER
 
 /// The parameter that says, in a Contact as a client knows it, where that is inside.
 const PLACE: &str = "sgat";
+/// The parameter of a URI that says what carries messages to it.
+const TRANSPORT: &[u8] = b"transport";
 const SIP_PORT_DEFAULT: u16 = 5060;
 
 /// Most places that a client is redirected to.
@@ -85,12 +87,14 @@ impl Context {
         let contact = message.contact().ok().flatten()?;
         let uri = Uri::parse(contact.uri).ok().filter(Uri::is_sip)?;
         let host = uri.host?;
-        let is_there =
-            host.address() == Some(from.peer.ip()) && uri.port.unwrap_or(SIP_PORT_DEFAULT) == from.peer.port();
-        let place = uri.port.map_or_else(|| host.to_string(), |port| format!("{host}:{port}"));
+        let transport = Transport::named(uri.param(TRANSPORT).flatten().unwrap_or(b"udp"));
+        let is_there = host.address() == Some(from.peer.ip())
+            && uri.port.unwrap_or(SIP_PORT_DEFAULT) == from.peer.port()
+            && transport == Some(self.settings.listening(from.listener).transport);
+        let place = place_of(&uri)?;
         let token = (!is_there).then(|| self.keys.hide(message.call_id().unwrap_or_default(), place.as_bytes()));
         let token = token.map(|token| format!(";{PLACE}={token}")).unwrap_or_default();
-        let outer = at(&uri, &self.settings.address(listener).to_string());
+        let outer = at(&uri, &self.settings.place(listener));
         Some([b"<", &outer[..], token.as_bytes(), b">"].concat())
     }
 
@@ -127,10 +131,7 @@ impl Context {
             uri.params = uri.params.get(..end)?;
             return Some(at(&uri, &place));
         }
-        let hop = Uri::parse(hop).ok()?;
-        let host: Host<'_> = hop.host?;
-        let place = hop.port.map_or_else(|| host.to_string(), |port| format!("{host}:{port}"));
-        Some(at(&uri, &place))
+        Some(at(&uri, &place_of(&Uri::parse(hop).ok()?)?))
     }
 }
 
@@ -140,10 +141,23 @@ pub(super) fn user_in(uri: &[u8]) -> Option<String> {
     String::from_utf8(unescape(user).collect()).ok()
 }
 
-/// The URI with another host and port.
+/// Where a URI leads: host, port and transport, as it says them.
+fn place_of(uri: &Uri<'_>) -> Option<String> {
+    let host: Host<'_> = uri.host?;
+    let place = uri.port.map_or_else(|| host.to_string(), |port| format!("{host}:{port}"));
+    let transport = uri.param(TRANSPORT).flatten().and_then(|name| std::str::from_utf8(name).ok());
+    Some(transport.map_or_else(|| place.clone(), |name| format!("{place};transport={name}")))
+}
+
+/// The URI with another host, port and transport.
 fn at(uri: &Uri<'_>, place: &str) -> Vec<u8> {
     let user = uri.user.map(|user| [user, b"@"].concat()).unwrap_or_default();
-    [b"sip:", &user[..], place.as_bytes(), uri.params].concat()
+    let is_transport = |param: &&[u8]| {
+        param.split(|byte| *byte == b'=').next().is_some_and(|name| name.eq_ignore_ascii_case(TRANSPORT))
+    };
+    let params = uri.params.split(|byte| *byte == b';').filter(|param| !param.is_empty() && !is_transport(param));
+    let others: Vec<u8> = params.flat_map(|param| [b";", param].concat()).collect();
+    [b"sip:", &user[..], place.as_bytes(), &others].concat()
 }
 
 /// What a request is answered that cannot be passed on.

@@ -10,6 +10,7 @@ use super::{
     context::Context,
     keys::Direction,
     names::{NOT_FORWARDED, refusal_of},
+    registrar::Hop,
 };
 use crate::transmits::Flow;
 
@@ -18,9 +19,7 @@ pub(super) struct Onward<'m> {
     pub(super) message: &'m Message<'m>,
     pub(super) from: Flow,
     /// Which way it goes, and where.
-    pub(super) to: (Direction, Flow),
-    /// The Request-URI in place of its own.
-    pub(super) uri: Option<&'m [u8]>,
+    pub(super) to: (Direction, &'m Hop),
     /// The session description in place of its own.
     pub(super) sdp: Option<&'m [u8]>,
     /// Our own Record-Route values, of a request that makes a call.
@@ -37,20 +36,34 @@ impl Onward<'_> {
     /// # Errors
     /// The status to answer with.
     pub(super) fn send(&self, cx: &mut Context) -> Result<(), u16> {
-        let (direction, to) = self.to;
-        let ways = (direction, answer_flow(self.from, self.message), to);
-        let branch = cx.keys.stateless_branch(ways, self.message).ok_or(400_u16)?;
-        self.write(cx, &branch)?;
+        let ways = |hop: &Hop| (self.to.0, answer_flow(self.from, self.message), hop.flow);
+        let to = self.write(cx, |cx, hop| cx.keys.stateless_branch(ways(hop), self.message))?;
         cx.out.push(to, &cx.scratch);
         Ok(())
     }
 
-    /// Writes it to `cx.scratch`, as it goes on with this branch.
+    /// Writes it to `cx.scratch`, as it goes on with this branch; where it goes.
     ///
     /// # Errors
     /// The status to answer with.
-    pub(super) fn write(&self, cx: &mut Context, branch: &[u8]) -> Result<(), u16> {
-        let (message, (direction, to)) = (self.message, self.to);
+    pub(super) fn write(
+        &self,
+        cx: &mut Context,
+        branch: impl Fn(&mut Context, &Hop) -> Option<Vec<u8>>,
+    ) -> Result<Flow, u16> {
+        let mut hop = self.to.1;
+        loop {
+            let branch = branch(cx, hop).ok_or(400_u16)?;
+            self.write_to(cx, hop, &branch)?;
+            match hop.instead(cx.scratch.len()) {
+                Some(other) => hop = other,
+                None => return Ok(hop.flow),
+            }
+        }
+    }
+
+    fn write_to(&self, cx: &mut Context, hop: &Hop, branch: &[u8]) -> Result<(), u16> {
+        let (message, direction, to) = (self.message, self.to.0, hop.flow);
         let body = match self.sdp {
             Some(sdp) => with_session(message, sdp),
             None => without_session(message),
@@ -72,7 +85,7 @@ impl Onward<'_> {
             request: message,
             source: self.from.peer,
             via: cx.settings.via(to.listener, branch),
-            uri: self.uri,
+            uri: Some(&hop.uri),
             record_routes: &record_routes,
             remove_routes: cx.settings.own_routes(message),
             remove: &remove,

@@ -49,8 +49,8 @@ pub(super) struct Relay {
     pub(super) sent: Option<Id>,
     /// Where it goes.
     pub(super) hop: Flow,
-    /// The Request-URI under which it goes there, if not as it came.
-    uri: Option<Vec<u8>>,
+    /// The Request-URI under which it goes there, and where it goes if it is too long for that way.
+    way: Hop,
     /// The Route values by which it gets there.
     routes: Vec<Vec<u8>>,
     /// To how many places at a time it may go from there, of one that went to several (RFC 5393 section 5).
@@ -63,9 +63,9 @@ pub(super) struct Relay {
 
 impl Relay {
     /// What goes on from one side of a call to the other, which is at `hop`.
-    pub(super) fn new((direction, client): (Direction, Flow), hop: Flow, uri: Option<Vec<u8>>) -> Self {
-        let (routes, breadth) = (Vec::new(), None);
-        Self { direction, client, sent: None, hop, uri, routes, breadth, waiting: None, cancelled: false }
+    pub(super) fn new((direction, client): (Direction, Flow), way: Hop) -> Self {
+        let (hop, routes, breadth) = (way.flow, Vec::new(), None);
+        Self { direction, client, sent: None, hop, way, routes, breadth, waiting: None, cancelled: false }
     }
 
     /// The same by way of these proxies, which may send it to so many places at a time.
@@ -84,7 +84,11 @@ impl Exchanges {
         hop: &Hop,
         offer: Option<&Session<'_>>,
     ) {
-        let forwarded = match forwarded(cx, asked, &admitted, hop, offer) {
+        let (mut hop, mut written) = (hop, forwarded(cx, asked, &admitted, hop, offer));
+        if let Some(other) = written.as_ref().ok().and_then(|short| hop.instead(short.len())) {
+            (hop, written) = (other, forwarded(cx, asked, &admitted, other, offer));
+        }
+        let forwarded = match written {
             Ok(forwarded) => forwarded,
             Err(code) => {
                 let why = "it cannot be passed on as it is";
@@ -100,7 +104,7 @@ impl Exchanges {
             return self.transactions.refuse_admitted(cx, asked, &admitted, (Outcome::Unavailable, 503), why);
         }
         let Some(owed) = self.transactions.open(cx, asked, Role::Proxy) else { return };
-        let relay = Relay::new((Direction::ToService, asked.flow), hop.flow, None);
+        let relay = Relay::new((Direction::ToService, asked.flow), hop.clone());
         self.begin(cx, owed.into(), asked.kept(), admitted, Some(Box::new(relay)));
         let is_sent = self.start(cx, owed.into(), &forwarded);
         cx.metrics.request(asked.kind, if is_sent { Outcome::Admitted } else { Outcome::Unavailable });
@@ -171,17 +175,19 @@ impl Exchanges {
         let onward = Onward {
             message: &message,
             from: *flow,
-            to: (relay.direction, relay.hop),
-            uri: relay.uri.as_deref(),
+            to: (relay.direction, &relay.way),
             sdp: sdp.as_deref(),
             record_routes: &record_routes,
             routes: &relay.routes,
             breadth: relay.breadth,
         };
-        let branch = cx.new_branch(Some((relay.direction.sender(), &message)));
-        match onward.write(cx, &branch) {
-            Ok(()) => {
+        let came = (relay.direction.sender(), &message);
+        match onward.write(cx, |cx, _| Some(cx.new_branch(Some(came)))) {
+            Ok(to) => {
                 let forwarded = cx.scratch.clone();
+                if let Some(relay) = self.pending.get_mut(&id).and_then(|exchange| exchange.relay.as_mut()) {
+                    relay.hop = to;
+                }
                 self.start(cx, id, &forwarded);
             }
             Err(code) => self.fail(cx, id, code, "the request cannot be passed on"),

@@ -22,6 +22,7 @@ use super::{
     legs::{Leg, Legs},
     media,
     names::{HIDDEN, NOT_FORWARDED},
+    registrar::ways,
     settings::Settings,
     timers,
 };
@@ -103,7 +104,11 @@ pub(super) fn settle(cx: &mut Context, legs: &mut Legs, (exchange, sent_on): (&E
     let has_contact = answer.contact().is_ok_and(|contact| contact.is_some());
     let leg = match relay.direction {
         Direction::ToService if has_contact => Leg::new(relay.hop, sent_on, answer),
-        Direction::ToClient if !renewal => Leg::of_caller(exchange.flow, &exchange.request, answer),
+        Direction::ToClient if !renewal => {
+            // The service's own connection may be gone when it is told.
+            let back = exchange.flow.connection.and_then(|_| ways(&cx.settings, service).next());
+            Leg::of_caller(back.unwrap_or(exchange.flow), &exchange.request, answer)
+        }
         _ => None,
     };
     leg.into_iter().for_each(|leg| legs.keep(*call, now.instant + Duration::from_secs(lifetime_s), leg));

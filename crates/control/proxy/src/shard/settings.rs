@@ -1,17 +1,19 @@
 //! What a shard is told once, at its start.
 
-use std::{
-    net::{IpAddr, SocketAddr},
-    sync::Arc,
-    time::Duration,
-};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use sluicegate_grant::IssuerKey;
 use sluicegate_signin::ReplicaKey;
 use sluicegate_sip::{message::Transport, write::ViaLine};
 use zeroize::Zeroizing;
 
-use crate::{agents::AgentKeys, guesses::Guesses, locations::Locations, traces::Traces, transmits::Listening};
+use crate::{
+    agents::AgentKeys,
+    guesses::Guesses,
+    locations::Locations,
+    traces::Traces,
+    transmits::{Flow, Listening},
+};
 
 /// Window in which a user's transactions are counted: as long as a transaction lives (64 * T1).
 pub(crate) const TRANSACTION_LIFE: Duration = Duration::from_secs(32);
@@ -149,12 +151,25 @@ impl Settings {
         ViaLine { transport, sent_by: address, branch, rport: true }
     }
 
-    /// The listener for peers at `ip`: the first of its address family, of UDP if there is one.
-    pub(crate) fn listener_for(&self, ip: IpAddr) -> u8 {
-        let is_near = |own: &Listening| own.address.is_ipv4() == ip.is_ipv4();
-        let is_plain = |own: &Listening| own.transport == Transport::Udp && is_near(own);
-        let position = self.listening.iter().position(is_plain).or_else(|| self.listening.iter().position(is_near));
-        position.and_then(|position| u8::try_from(position).ok()).unwrap_or(0)
+    /// How we are reached at the listening address number `listener`, as a URI says it: its address, port and parameter.
+    pub(crate) fn place(&self, listener: u8) -> String {
+        let Listening { transport, address } = self.listening(listener);
+        place(address, transport)
+    }
+
+    /// The way to a peer: by the first listener of its address family that speaks this. `None` without one.
+    pub(crate) fn way(&self, transport: Transport, peer: SocketAddr) -> Option<Flow> {
+        let is_meant = |own: &Listening| own.transport == transport && own.address.is_ipv4() == peer.is_ipv4();
+        let listener = self.listening.iter().position(is_meant)?;
+        Some(Flow::datagrams(u8::try_from(listener).ok()?, peer))
+    }
+}
+
+/// An address and how it is spoken to, as a URI says it (RFC 3261 section 19.1.1): UDP is what nobody has to say.
+pub(crate) fn place(address: SocketAddr, transport: Transport) -> String {
+    match transport {
+        Transport::Udp => address.to_string(),
+        Transport::Tcp | Transport::Tls => format!("{address};transport={}", transport.param()),
     }
 }
 

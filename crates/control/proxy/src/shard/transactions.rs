@@ -227,6 +227,7 @@ impl Transactions {
         let client = &mut self.at(listener)?.client;
         let reply = client.receive(cx.now.instant, response, |asked| flow.may_answer(asked.into()));
         if let Reply::Ack(token) | Reply::DeliverAndAck(token) = reply
+            && !cx.is_undelivered
             && let Some((ack, to)) = client.request(token)
         {
             cx.out.push(to.into(), ack);

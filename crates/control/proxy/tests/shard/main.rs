@@ -6,6 +6,7 @@ mod bounds;
 mod declared;
 mod registration;
 mod relayed;
+mod servers;
 mod session_keys;
 mod signin;
 #[path = "../site/mod.rs"]

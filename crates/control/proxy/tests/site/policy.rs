@@ -76,7 +76,7 @@ impl Site {
         self.policy_with(services, *self.policy.per_user(), change)
     }
 
-    fn change(&mut self, services: Vec<Service>, per_user: PerUser) {
+    pub(super) fn change(&mut self, services: Vec<Service>, per_user: PerUser) {
         self.policy = self.policy_with(services, per_user, Some);
         for shard in 0..self.shards.len() {
             self.tell(shard, Input::Policy(Arc::clone(&self.policy)));

@@ -1,5 +1,7 @@
 //! Calls to a service that takes SIP itself.
 
+use sluicegate_policy::Service;
+use sluicegate_proxy::Flow;
 use sluicegate_sip::{message::Message, write::Response};
 
 use super::{AUDIO, Caller, PBX, PHONE, Site, status};
@@ -7,6 +9,23 @@ use super::{AUDIO, Caller, PBX, PHONE, Site, status};
 /// What the SIP server answers with: its own address and ports.
 pub(crate) const ANSWER: &str = "v=0\r\no=pbx 5 5 IN IP4 10.0.0.2\r\ns=-\r\nc=IN IP4 10.0.0.2\r\nt=0 0\r\n\
     m=audio 4500 RTP/AVP 0\r\na=rtpmap:0 PCMU/8000\r\n";
+
+impl Site {
+    /// From now on this service is another.
+    pub(crate) fn change_service(&mut self, name: &str, change: impl FnOnce(&mut Service)) {
+        let mut services: Vec<Service> = self.policy.services().map(|service| Service::clone(service)).collect();
+        change(services.iter_mut().find(|service| service.name == name).unwrap());
+        self.change(services, *self.policy.per_user());
+    }
+
+    /// What shard 0 has to send, and over which flows.
+    pub(crate) fn take_flows(&mut self) -> Vec<(Flow, String)> {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let sent = self.shards[0].transmits().iter().map(|(flow, bytes)| (flow, text(bytes))).collect();
+        self.drain(0);
+        sent
+    }
+}
 
 pub(crate) fn phone() -> Caller {
     Caller::new("alice", PHONE).calls("pbx")

@@ -9,8 +9,11 @@ use std::{collections::HashMap, sync::Arc};
 use sluicegate_policy::Policy;
 use sluicegate_wire::Instant;
 
-pub(super) use self::{services::Hop, users::REGISTER_EXTENSIONS};
 use self::{services::is_theirs, users::callable};
+pub(super) use self::{
+    services::{Hop, may_be_of, ways},
+    users::REGISTER_EXTENSIONS,
+};
 use super::{
     auth::Proof, context::Context, events::Binding, ladder::Asked, names::user_in, settings::Settings,
     transactions::Transactions,
@@ -78,7 +81,8 @@ impl Registrar {
     }
 
     /// A connection has ended: nobody is reached over it any more.
-    pub(super) fn close(&self, connection: ConnectionId) {
+    pub(super) fn close(&mut self, cx: &mut Context, connection: ConnectionId) {
         self.locations.close(connection);
+        self.unbind(cx, connection);
     }
 }

@@ -53,7 +53,7 @@ impl Play {
                     self.tell(owner.into(), Input::Datagram { flow, bytes: datagram });
                 }
             }
-            Event::Decided(_) | Event::Told(..) | Event::Proved(_) => {}
+            Event::Decided(_) | Event::Told(..) | Event::Proved { .. } => {}
         }
         if self.gate.orders.len() > ORDERS_MAX {
             self.gate_acts(true);

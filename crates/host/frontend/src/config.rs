@@ -45,9 +45,6 @@ pub struct Listen {
     pub address: SocketAddr,
 }
 
-/// Transports by the names that they have in the file.
-const TRANSPORTS: [(&str, Transport); 3] = [("udp", Transport::Udp), ("tcp", Transport::Tcp), ("tls", Transport::Tls)];
-
 impl Listen {
     /// Whether it needs a certificate.
     #[must_use]
@@ -60,10 +57,6 @@ impl Listen {
     pub const fn is_stream(&self) -> bool {
         self.transport.is_reliable()
     }
-
-    fn transport_name(&self) -> &'static str {
-        TRANSPORTS.iter().find(|(_, transport)| *transport == self.transport).map_or("udp", |(name, _)| name)
-    }
 }
 
 impl FromStr for Listen {
@@ -72,8 +65,8 @@ impl FromStr for Listen {
     fn from_str(text: &str) -> Result<Self, ConfigError> {
         let read = || {
             let (name, address) = text.split_once('/')?;
-            let (_, transport) = TRANSPORTS.iter().find(|(known, _)| *known == name)?;
-            Some(Self { transport: *transport, address: address.parse().ok()? })
+            let transport = Transport::named(name.as_bytes()).filter(|transport| transport.param() == name)?;
+            Some(Self { transport, address: address.parse().ok()? })
         };
         read().ok_or_else(|| ConfigError::Listen(text.to_owned()))
     }
@@ -81,7 +74,7 @@ impl FromStr for Listen {
 
 impl fmt::Display for Listen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.transport_name(), self.address)
+        write!(f, "{}/{}", self.transport.param(), self.address)
     }
 }
 

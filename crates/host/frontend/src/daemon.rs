@@ -407,6 +407,7 @@ fn start_shards(
             .then(|| Streams::new(number, streams, config.connections, Arc::clone(&counted)))
             .transpose()
             .map_err(StartError::Thread)?;
+        streams.iter().for_each(|streams| streams.know(&common.policy));
         shards.metrics.push(metrics);
         shards.streams.push(counted);
         shards.gauges.push(Arc::clone(&gauges));

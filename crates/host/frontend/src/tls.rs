@@ -1,5 +1,7 @@
 //! Certificates of SIP over TLS: ours, and whose we believe.
 
+mod servers;
+
 use std::{
     fmt, fs, io,
     path::{Path, PathBuf},
@@ -7,15 +9,19 @@ use std::{
 };
 
 use rustls::{
-    ClientConfig, Error, RootCertStore, ServerConfig,
-    client::Resumption,
-    crypto::{CryptoProvider, ring},
+    Error, RootCertStore, ServerConfig,
+    client::{VerifierBuilderError, WebPkiServerVerifier},
+    crypto::ring,
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
-    server::{NoServerSessionStorage, VerifierBuilderError, WebPkiClientVerifier},
+    server::{NoServerSessionStorage, WebPkiClientVerifier, danger::ClientCertVerifier},
+    sign::{CertifiedKey, SingleCertAndKey},
 };
 use serde::Deserialize;
 use sluicegate_keys::{self as keys, KeyError};
 use zeroize::Zeroize as _;
+
+use self::servers::Clients;
+pub(crate) use self::servers::Servers;
 
 /// Longest file of certificates, in bytes. The list of all that browsers believe has a fourth of it.
 const FILE_LEN_MAX: u64 = 1 << 20;
@@ -31,7 +37,7 @@ pub struct TlsFiles {
     /// Who signs the certificates of clients. With it every client has to show one.
     #[serde(default)]
     pub client_ca: Option<PathBuf>,
-    /// Who signs the certificates of the SIP servers that this frontend dials. Without it none is dialled over TLS.
+    /// Who signs the certificates of SIP servers. Without it only those are known that are pinned.
     #[serde(default)]
     pub server_ca: Option<PathBuf>,
 }
@@ -91,13 +97,15 @@ pub enum TlsFileError {
 pub(crate) struct Tls {
     /// With those that connect.
     pub(crate) server: Arc<ServerConfig>,
-    /// With those that it dials, if it believes anybody's certificates.
-    pub(crate) client: Option<Arc<ClientConfig>>,
+    /// Whether each of these has to show a certificate.
+    pub(crate) demands: bool,
+    /// With SIP servers.
+    pub(crate) servers: Arc<Servers>,
 }
 
 impl fmt::Debug for Tls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tls").field("dials", &self.client.is_some()).finish_non_exhaustive()
+        f.debug_struct("Tls").field("servers", &self.servers).finish_non_exhaustive()
     }
 }
 
@@ -115,40 +123,30 @@ impl TlsFiles {
         let chain = certificates("certificate", &self.certificate)?;
         let mut key = self.read_key()?;
         let unusable = |error| self.unusable(&error);
-        let builder = ServerConfig::builder_with_provider(Arc::clone(&provider));
+        let own = CertifiedKey::from_der(chain, key.clone_key(), &provider).map_err(unusable);
+        key.zeroize();
+        let own = Arc::new(SingleCertAndKey::from(own?));
+        let demanded = self.client_ca.as_ref().map(|path| -> Result<Arc<dyn ClientCertVerifier>, _> {
+            let roots = Arc::new(roots("client_ca", path)?);
+            let verifier = WebPkiClientVerifier::builder_with_provider(roots, Arc::clone(&provider)).build();
+            verifier.map_err(|error| no_verifier("client_ca", path, &error))
+        });
+        let demanded = demanded.transpose()?;
+        let authorities = self.server_ca.as_ref().map(|path| {
+            let roots = Arc::new(roots("server_ca", path)?);
+            let verifier = WebPkiServerVerifier::builder_with_provider(roots, Arc::clone(&provider)).build();
+            verifier.map_err(|error| no_verifier("server_ca", path, &error))
+        });
+        let servers = Arc::new(Servers::new(Arc::clone(&provider), Arc::clone(&own), authorities.transpose()?));
+        let demands = demanded.is_some();
+        let builder = ServerConfig::builder_with_provider(provider);
         let builder = builder.with_safe_default_protocol_versions().map_err(unusable)?;
-        let builder = match &self.client_ca {
-            None => builder.with_no_client_auth(),
-            Some(path) => {
-                let roots = Arc::new(roots("client_ca", path)?);
-                let verifier = WebPkiClientVerifier::builder_with_provider(roots, Arc::clone(&provider)).build();
-                builder.with_client_cert_verifier(verifier.map_err(|error| no_verifier(path, &error))?)
-            }
-        };
-        let mut server = builder.with_single_cert(chain.clone(), key.clone_key()).map_err(unusable)?;
+        let clients = Clients { demanded, servers: Arc::clone(&servers) };
+        let mut server = builder.with_client_cert_verifier(Arc::new(clients)).with_cert_resolver(own);
         // A session that is taken up again would not be asked for its certificate, and would have to be remembered.
         server.session_storage = Arc::new(NoServerSessionStorage {});
         server.send_tls13_tickets = 0;
-        let client = self.server_ca.as_ref().map(|path| self.client(provider, path, (chain, key.clone_key())));
-        let client = client.transpose();
-        key.zeroize();
-        let client = client?;
-        Ok(Tls { server: Arc::new(server), client: client.map(Arc::new) })
-    }
-
-    fn client(
-        &self,
-        provider: Arc<CryptoProvider>,
-        server_ca: &Path,
-        (chain, key): (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>),
-    ) -> Result<ClientConfig, TlsFileError> {
-        let unusable = |error| self.unusable(&error);
-        let builder = ClientConfig::builder_with_provider(provider);
-        let builder = builder.with_safe_default_protocol_versions().map_err(unusable)?;
-        let builder = builder.with_root_certificates(roots("server_ca", server_ca)?);
-        let mut client = builder.with_client_auth_cert(chain, key).map_err(unusable)?;
-        client.resumption = Resumption::disabled();
-        Ok(client)
+        Ok(Tls { server: Arc::new(server), demands, servers })
     }
 
     fn read_key(&self) -> Result<PrivateKeyDer<'static>, TlsFileError> {
@@ -191,6 +189,6 @@ fn roots(field: &'static str, path: &Path) -> Result<RootCertStore, TlsFileError
     Ok(roots)
 }
 
-fn no_verifier(path: &Path, error: &VerifierBuilderError) -> TlsFileError {
-    TlsFileError::Unusable { field: "client_ca", path: path.to_owned(), why: error.to_string() }
+fn no_verifier(field: &'static str, path: &Path, error: &VerifierBuilderError) -> TlsFileError {
+    TlsFileError::Unusable { field, path: path.to_owned(), why: error.to_string() }
 }

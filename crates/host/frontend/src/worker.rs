@@ -82,11 +82,15 @@ impl Worker {
         let mut memory = Inbox::new();
         let mut stalled: Option<Event> = None;
         let mut published = Instant::ZERO;
+        let mut has_more = false;
         while !self.stop.load(Ordering::Relaxed) {
-            let readable = self.wait(stalled.is_some());
+            let readable = self.wait(stalled.is_some() || has_more);
             self.inbox.clear_wakes();
             let now = self.now();
             while let Some(input) = self.inbox.next() {
+                if let (Input::Policy(policy), Some(streams)) = (&input, &self.streams) {
+                    streams.know(policy);
+                }
                 self.shard.on_input(now, input);
             }
             for socket in readable {
@@ -99,7 +103,7 @@ impl Worker {
             }
             // First of all: who has proved itself is not cut off in this turn.
             self.pass_events(&mut stalled);
-            self.flush();
+            has_more = self.flush();
             if now.instant.since(published) >= Duration::from_millis(200) {
                 published = now.instant;
                 self.publish();
@@ -112,12 +116,12 @@ impl Worker {
     }
 
     /// Sleeps until something is to be done; the sockets that have datagrams.
-    fn wait(&self, stalled: bool) -> Vec<usize> {
+    fn wait(&self, has_more: bool) -> Vec<usize> {
         let now = self.clock.now();
         let due = self.shard.poll_timeout().into_iter().chain(self.streams.as_ref().and_then(Streams::next_due)).min();
         let due = due.map_or(SLEEP_MAX, |due| due.since(now)).min(SLEEP_MAX);
-        // Events that found the queue full are tried again soon.
-        let due = if stalled { due.min(Duration::from_millis(1)) } else { due };
+        // Events that found the queue full are tried again soon, and what came of the last flush goes on.
+        let due = if has_more { due.min(Duration::from_millis(1)) } else { due };
         // Rounded up, so that the shard is not woken just before its time and put to sleep again.
         let millis = u16::try_from(due.as_nanos().div_ceil(1_000_000)).unwrap_or(u16::MAX);
         let mut fds: Vec<PollFd<'_>> =
@@ -160,8 +164,8 @@ impl Worker {
     fn take_streams(&mut self) {
         let now = self.now();
         let Self { streams: Some(streams), shard, inbox, .. } = self else { return };
-        streams.turn(now.instant, &mut |flow, heard| match heard {
-            Heard::Message(bytes) => shard.on_datagram(now, flow, bytes),
+        streams.turn(now.instant, &mut |flow, proofs, heard| match heard {
+            Heard::Message(bytes) => shard.on_message(now, flow, proofs, bytes),
             Heard::Broken(bytes, error) => shard.on_broken(now, flow, bytes, error),
         });
         while let Some((flow, message)) = inbox.next_carried() {
@@ -170,15 +174,18 @@ impl Worker {
         streams.on_time(now.instant);
     }
 
-    /// Who was reached over a connection that has ended is not reached any more.
-    fn tell_ended(&mut self) {
+    /// Who was reached over a connection that has ended is not reached any more, nor who could not be reached at all. Whether
+    /// there was anything to tell.
+    fn tell_ended(&mut self) -> bool {
         let now = self.now();
-        if let Self { streams: Some(streams), shard, .. } = self {
-            streams.ended().for_each(|connection| shard.on_input(now, Input::Closed(connection)));
-        }
+        let Self { streams: Some(streams), shard, .. } = self else { return false };
+        let ended = streams.ended().map(Input::Closed).collect::<Vec<_>>().into_iter();
+        let undelivered = streams.undelivered().into_iter().map(|(flow, message)| Input::Undelivered { flow, message });
+        ended.chain(undelivered).map(|input| shard.on_input(now, input)).count() > 0
     }
 
-    fn flush(&mut self) {
+    /// Sends what is to be sent; whether more came of that.
+    fn flush(&mut self) -> bool {
         let now = self.clock.now();
         let out = self.shard.transmits();
         if !out.is_empty() {
@@ -200,14 +207,14 @@ impl Worker {
         if let Some(streams) = &mut self.streams {
             streams.flush(now);
         }
-        self.tell_ended();
+        self.tell_ended()
     }
 
     /// Hands events on for as long as there is room; the others stay in the shard's own bounded queue.
     fn pass_events(&mut self, stalled: &mut Option<Event>) {
         while let Some(event) = stalled.take().or_else(|| self.shard.poll_event()) {
-            if let Event::Proved(connection) = event {
-                self.streams.iter_mut().for_each(|streams| streams.prove(connection));
+            if let Event::Proved { connection, user } = event {
+                self.streams.iter_mut().for_each(|streams| streams.prove(connection, &user));
                 continue;
             }
             match self.events.try_send((self.number, event)) {

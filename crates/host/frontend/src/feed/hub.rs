@@ -18,6 +18,7 @@ use sluicegate_feed::{
 };
 use sluicegate_grant::{GrantId, IssuerKey, mac::SessionKeys};
 use sluicegate_policy::{Policy, Service, Share};
+use sluicegate_sip::message::Transport;
 use sluicegate_store::KeptRevoke;
 use sluicegate_wire::{Instant, Pace, UnixTime};
 use tokio::sync::mpsc;
@@ -166,7 +167,7 @@ impl Hub {
                 self.tell(owner, Input::Datagram { flow, bytes: datagram });
             }
             // Its own thread has seen to it.
-            Event::Proved(_) => {}
+            Event::Proved { .. } => {}
             Event::Decided(decided) => {
                 self.audited.decided(&decided);
                 self.stories.decided(&decided);
@@ -478,7 +479,8 @@ impl Hub {
 
     fn feed_service(&self, service: &Service) -> FeedService {
         let same_family = |ip: &IpAddr| ip.is_ipv4() == service.address.is_ipv4();
-        let sip = service.sip_port_or_default().map(|port| FeedSip {
+        // What gates relay are datagrams.
+        let sip = service.sip_port_over(Transport::Udp).map(|port| FeedSip {
             port,
             peers: self.peers.iter().copied().filter(same_family).collect(),
             rate_bps: self.relay_rate_bps,

@@ -5,7 +5,7 @@ use std::{
     net::TcpStream,
 };
 
-use rustls::Connection;
+use rustls::{Connection, pki_types::CertificateDer};
 
 /// Bytes that are read from one socket before others get their turn.
 pub(super) const READ_BYTES_MAX: usize = 4_096;
@@ -48,7 +48,7 @@ impl Carrier {
     }
 
     /// Reads what has come, at most [`READ_BYTES_MAX`] bytes of the socket, into `chunk`, which holds as many; hands the text
-    /// in it to `heard`, in pieces.
+    /// in it to `heard`, in pieces, with the certificates that the peer has shown.
     ///
     /// # Errors
     /// [`Failed`]: nothing more will come. What came before was handed over.
@@ -56,13 +56,13 @@ impl Carrier {
         &mut self,
         socket: &TcpStream,
         chunk: &mut [u8],
-        mut heard: impl FnMut(&[u8]),
+        mut heard: impl FnMut(&[CertificateDer<'_>], &[u8]),
     ) -> Result<(), Failed> {
         match self {
             Self::Plain(_) => match (&mut &*socket).read(chunk) {
                 Ok(0) => Err(Failed::Closed),
                 Ok(len) => {
-                    heard(chunk.get(..len).unwrap_or_default());
+                    heard(&[], chunk.get(..len).unwrap_or_default());
                     Ok(())
                 }
                 Err(error) => again_later(error).map(drop),
@@ -81,9 +81,11 @@ impl Carrier {
                 let state = tls.process_new_packets().map_err(Failed::Tls)?;
                 loop {
                     match tls.reader().read(chunk) {
-                        Ok(0) => break,
-                        Ok(len) => heard(chunk.get(..len).unwrap_or_default()),
-                        Err(_) => break,
+                        Ok(0) | Err(_) => break,
+                        Ok(len) => {
+                            let shown = tls.peer_certificates().unwrap_or_default();
+                            heard(shown, chunk.get(..len).unwrap_or_default());
+                        }
                     }
                 }
                 if state.peer_has_closed() { Err(Failed::Closed) } else { Ok(()) }
@@ -158,11 +160,11 @@ impl Carrier {
         matches!(self, Self::Tls(tls, _) if tls.is_handshaking())
     }
 
-    /// Whether the peer has shown a certificate that we trust, and that it holds the key.
-    pub(super) fn has_certificate(&self) -> bool {
+    /// The certificates that the peer has shown, with proof that it holds the key of the first.
+    pub(super) fn shown(&self) -> &[CertificateDer<'_>] {
         match self {
-            Self::Plain(_) => false,
-            Self::Tls(tls, _) => !tls.is_handshaking() && tls.peer_certificates().is_some(),
+            Self::Tls(tls, _) if !tls.is_handshaking() => tls.peer_certificates().unwrap_or_default(),
+            Self::Plain(_) | Self::Tls(..) => &[],
         }
     }
 

@@ -2,11 +2,12 @@
 
 use std::{
     net::{Shutdown, TcpStream},
+    sync::Arc,
     time::Duration,
 };
 
 use nix::sys::epoll::EpollFlags;
-use sluicegate_proxy::{ConnectionId, Flow};
+use sluicegate_proxy::{ConnectionId, Flow, Proofs};
 use sluicegate_sip::{
     message::ParseError,
     stream::{Framer, Item},
@@ -19,6 +20,7 @@ use super::{
     counted::Ended,
     places::Connections,
 };
+use crate::tls::Tls;
 
 /// How long a peer may take to answer when we dial it.
 const DIAL_MAX: Duration = Duration::from_secs(5);
@@ -49,6 +51,14 @@ pub(super) enum Stage {
     Left,
 }
 
+/// What a connection begins with.
+pub(super) struct Begun {
+    pub(super) socket: TcpStream,
+    pub(super) carrier: Carrier,
+    pub(super) stage: Stage,
+    pub(super) proofs: Arc<Proofs>,
+}
+
 /// A connection of this thread.
 #[derive(Debug)]
 pub(super) struct Connection {
@@ -63,7 +73,11 @@ pub(super) struct Connection {
     /// Whether it stands in the list of those that have something to send.
     pub(super) is_due: bool,
     /// Messages that it was given before it stood.
-    pub(super) waiting: u64,
+    pub(super) waiting: Vec<Box<[u8]>>,
+    /// What was proved over it. Of a server that we dialled over TLS: that it has the certificate that it was dialled for.
+    pub(super) proofs: Arc<Proofs>,
+    /// Whether the certificates that a peer may have shown have been looked at.
+    is_examined: bool,
     framer: Framer,
     /// When it was made, and from [`Stage::Leaving`] on when that began.
     since: Instant,
@@ -77,12 +91,10 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    pub(super) const fn new(
+    pub(super) fn new(
         now: Instant,
         (id, flow): (ConnectionId, Flow),
-        socket: TcpStream,
-        carrier: Carrier,
-        stage: Stage,
+        Begun { socket, carrier, stage, proofs }: Begun,
     ) -> Self {
         Self {
             id,
@@ -93,7 +105,9 @@ impl Connection {
             is_ours: matches!(stage, Stage::Dialling),
             interest: EpollFlags::empty(),
             is_due: false,
-            waiting: 0,
+            waiting: Vec::new(),
+            proofs,
+            is_examined: false,
             framer: Framer::new(),
             since: now,
             heard: now,
@@ -113,6 +127,12 @@ impl Connection {
         self.is_ours && (self.stage == Stage::Dialling || self.carrier.is_handshaking())
     }
 
+    /// Whether its peer has shown a certificate that counts.
+    pub(super) fn has_certificate(&self, tls: Option<&Tls>) -> bool {
+        let demands = tls.is_some_and(|tls| tls.demands) && !self.carrier.shown().is_empty();
+        demands || !self.proofs.certificates.is_empty()
+    }
+
     /// Whether it is the one that `flow` means. One that took the number of another is not.
     pub(super) fn is(&self, flow: Flow) -> bool {
         (self.flow.listener, self.flow.peer) == (flow.listener, flow.peer)
@@ -126,30 +146,35 @@ impl Connection {
         &mut self,
         now: Instant,
         (chunk, limits): (&mut [u8], &Connections),
-        heard: &mut impl FnMut(Flow, Heard<'_>),
+        tls: Option<&Tls>,
+        heard: &mut impl FnMut(Flow, &Arc<Proofs>, Heard<'_>),
     ) -> Result<(), Failed> {
-        let Self { flow, socket, carrier, framer, .. } = self;
+        let Self { flow, socket, carrier, framer, proofs, is_examined, is_ours, .. } = self;
         let is_open = self.stage == Stage::Open;
         let (mut messages, mut pings, mut is_broken) = (0_usize, 0_usize, false);
-        let read = carrier.read(socket, chunk, |mut text| {
+        let read = carrier.read(socket, chunk, |shown, mut text| {
+            // Before the first message: who sent that may depend on it.
+            if let Some(tls) = tls.filter(|_| !*is_ours && !std::mem::replace(is_examined, true)) {
+                Arc::make_mut(proofs).certificates = tls.servers.count_as(shown, Some(flow.peer.ip()));
+            }
             while is_open && !is_broken {
                 match framer.next(text) {
                     Ok(Some((used, item))) => {
                         match item {
                             Item::Message(bytes) => {
                                 messages += 1;
-                                heard(*flow, Heard::Message(bytes));
+                                heard(*flow, proofs, Heard::Message(bytes));
                             }
                             Item::Ping => {
                                 pings += 1;
-                                heard(*flow, Heard::Message(b"\r\n\r\n"));
+                                heard(*flow, proofs, Heard::Message(b"\r\n\r\n"));
                             }
                         }
                         text = text.get(used..).unwrap_or_default();
                     }
                     Ok(None) => break,
                     Err(broken) => {
-                        heard(*flow, Heard::Broken(broken.bytes, broken.error));
+                        heard(*flow, proofs, Heard::Broken(broken.bytes, broken.error));
                         is_broken = true;
                     }
                 }

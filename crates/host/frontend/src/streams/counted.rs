@@ -68,6 +68,8 @@ reasons! {
         Tls = "tls",
         /// The peer could not be reached.
         Unreached = "unreached",
+        /// We dialled, and the server has to show another certificate now.
+        Outdated = "outdated",
     }
 }
 

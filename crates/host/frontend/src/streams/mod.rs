@@ -22,16 +22,17 @@ use nix::{
     errno::Errno,
     sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags},
 };
-use rustls::{ClientConnection, ServerConnection, pki_types::ServerName};
+use rustls::ServerConnection;
 use sluicegate_bounded::{Gauge, Slab, Wheel};
-use sluicegate_proxy::{ConnectionId, Flow};
+use sluicegate_policy::Policy;
+use sluicegate_proxy::{ConnectionId, Flow, Proofs};
 use sluicegate_sip::message::Transport;
 use sluicegate_wire::Instant;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use self::{
     carrier::{Carrier, Failed, READ_BYTES_MAX},
-    connection::{Connection, Stage},
+    connection::{Begun, Connection, Stage},
     counted::{Ended, Refused},
     places::Places,
 };
@@ -93,6 +94,9 @@ impl StreamListener {
     }
 }
 
+/// A request that could not be sent, and where it should have gone.
+pub(crate) type Undelivered = (Flow, Vec<u8>);
+
 /// All connections of one thread.
 #[derive(Debug)]
 pub(crate) struct Streams {
@@ -111,6 +115,8 @@ pub(crate) struct Streams {
     due: Vec<u32>,
     /// Those that have ended since somebody asked, if anything ever came over them.
     ended: Vec<ConnectionId>,
+    /// Requests that could not be sent, since somebody asked.
+    undelivered: Vec<Undelivered>,
     last_number: u32,
     chunk: Box<[u8]>,
     metrics: Arc<StreamMetrics>,
@@ -144,6 +150,7 @@ impl Streams {
             deadlines: Wheel::new("connection_deadlines", max, TICK_NANOS),
             due: Vec::new(),
             ended: Vec::new(),
+            undelivered: Vec::new(),
             last_number: 0,
             chunk: vec![0; READ_BYTES_MAX].into_boxed_slice(),
             metrics,
@@ -156,7 +163,7 @@ impl Streams {
     }
 
     /// Takes new connections and what has come over those that there are, each a little, so that none takes all the time.
-    pub(crate) fn turn(&mut self, now: Instant, heard: &mut impl FnMut(Flow, Heard<'_>)) {
+    pub(crate) fn turn(&mut self, now: Instant, heard: &mut impl FnMut(Flow, &Arc<Proofs>, Heard<'_>)) {
         let mut events = [EpollEvent::empty(); EVENTS_PER_TURN];
         let count = match self.poller.wait(&mut events, 0_u8) {
             Ok(count) => count,
@@ -203,11 +210,19 @@ impl Streams {
         self.metrics.unsent(reason);
     }
 
-    /// Somebody has signed in over this connection.
-    pub(crate) fn prove(&mut self, id: ConnectionId) {
-        if let Some(slot) = self.by_id.get(&id) {
-            self.places.prove(*slot);
+    /// The servers that are known by certificates are those of this policy.
+    pub(crate) fn know(&self, policy: &Policy) {
+        let all = self.listeners.values().filter_map(|listener| listener.tls.as_ref());
+        all.for_each(|tls| tls.servers.know(policy));
+    }
+
+    /// This user has signed in over a connection.
+    pub(crate) fn prove(&mut self, id: ConnectionId, user: &Arc<str>) {
+        let Some(slot) = self.by_id.get(&id).copied() else { return };
+        if let Some(connection) = self.connections.get_mut(slot) {
+            Arc::make_mut(&mut connection.proofs).user = Some(Arc::clone(user));
         }
+        self.places.prove(slot);
     }
 
     /// Sends a message over the connection of its flow, or over one to its peer, which is made if there is none. It goes
@@ -215,15 +230,41 @@ impl Streams {
     pub(crate) fn send(&mut self, now: Instant, flow: Flow, message: &[u8]) {
         let slot = match flow.connection {
             Some(id) => self.by_id.get(&id).copied().ok_or(Unsent::Gone),
-            None => match self.dialled.get(&(flow.listener, flow.peer)) {
-                Some(slot) => Ok(*slot),
+            None => match self.dialled_for(flow) {
+                Some(slot) => Ok(slot),
                 None => self.dial(now, flow).ok_or(Unsent::Unreached),
             },
         };
-        match slot.and_then(|slot| self.queue(slot, flow, message)) {
-            Ok(()) => {}
-            Err(reason) => self.metrics.unsent(reason),
+        if let Err(reason) = slot.and_then(|slot| self.queue(slot, flow, message)) {
+            self.give_back(reason, flow, message);
         }
+    }
+
+    /// The connection to a peer, if there is one and its peer still counts as the one that is meant.
+    fn dialled_for(&mut self, flow: Flow) -> Option<u32> {
+        let slot = self.dialled.get(&(flow.listener, flow.peer)).copied()?;
+        let tls = self.listeners.get(&flow.listener)?.tls.as_ref();
+        let Some(tls) = tls else { return Some(slot) };
+        let wanted = tls.servers.certificate(flow.peer);
+        let shown = self.connections.get(slot).and_then(|known| known.proofs.certificates.first());
+        if shown == wanted.as_ref() {
+            return Some(slot);
+        }
+        self.end(slot, Ended::Outdated);
+        None
+    }
+
+    /// Counts a message that was not sent; a request is told of.
+    fn give_back(&mut self, reason: Unsent, flow: Flow, message: &[u8]) {
+        self.metrics.unsent(reason);
+        if !message.starts_with(b"SIP/2.0") {
+            self.undelivered.push((flow, message.to_vec()));
+        }
+    }
+
+    /// Requests that could not be sent since the last call, and where they should have gone.
+    pub(crate) fn undelivered(&mut self) -> Vec<Undelivered> {
+        std::mem::take(&mut self.undelivered)
     }
 
     fn queue(&mut self, slot: u32, flow: Flow, message: &[u8]) -> Result<(), Unsent> {
@@ -232,7 +273,9 @@ impl Streams {
             return Err(Unsent::Gone);
         }
         let queued = connection.carrier.queue(&connection.socket, message, self.limits.unsent_bytes_max);
-        connection.waiting += u64::from(connection.is_begun());
+        if connection.is_begun() && queued.is_ok() {
+            connection.waiting.push(message.into());
+        }
         if !std::mem::replace(&mut connection.is_due, true) {
             self.due.push(slot);
         }
@@ -310,7 +353,8 @@ impl Streams {
             self.end(slot, Ended::Crowded);
         }
         let flow = Flow::datagrams(number, peer);
-        if self.keep(now, flow, (socket, carrier, Stage::Open)).is_some() {
+        let begun = Begun { socket, carrier, stage: Stage::Open, proofs: Arc::default() };
+        if self.keep(now, flow, begun).is_some() {
             self.metrics.opened(transport, false);
         }
     }
@@ -319,12 +363,14 @@ impl Streams {
     fn dial(&mut self, now: Instant, flow: Flow) -> Option<u32> {
         let listener = self.listeners.get(&flow.listener)?;
         let (own, transport) = (listener.own, listener.transport());
+        let mut proofs = Proofs::default();
         let carrier = match &listener.tls {
             None => Carrier::Plain(Vec::new()),
             Some(tls) => {
-                // Who answers there has to show a certificate for that address.
-                let config = Arc::clone(tls.client.as_ref()?);
-                let connection = ClientConnection::new(config, ServerName::from(flow.peer.ip())).ok()?;
+                // Who answers there has to show the server's certificate, or there is no connection.
+                let certificate = tls.servers.certificate(flow.peer)?;
+                let connection = tls.servers.dial(flow.peer, &certificate)?;
+                proofs.certificates.push(certificate);
                 Carrier::tls(connection.into(), self.limits.unsent_bytes_max)
             }
         };
@@ -338,17 +384,18 @@ impl Streams {
         if let Some(slot) = self.places.admit_own().ok()? {
             self.end(slot, Ended::Crowded);
         }
-        let slot = self.keep(now, flow, (socket, carrier, Stage::Dialling))?;
+        let begun = Begun { socket, carrier, stage: Stage::Dialling, proofs: Arc::new(proofs) };
+        let slot = self.keep(now, flow, begun)?;
         self.dialled.insert((flow.listener, flow.peer), slot);
         self.metrics.opened(transport, true);
         Some(slot)
     }
 
     /// Keeps a connection that has been let in.
-    fn keep(&mut self, now: Instant, flow: Flow, (socket, carrier, stage): (TcpStream, Carrier, Stage)) -> Option<u32> {
-        let (slot, id) = (self.connections.vacant()?, self.next_id()?);
+    fn keep(&mut self, now: Instant, flow: Flow, begun: Begun) -> Option<u32> {
+        let (slot, id) = (self.connections.vacant()?, self.next_id(begun.stage == Stage::Dialling)?);
         let flow = Flow { connection: Some(id), ..flow };
-        let mut connection = Connection::new(now, (id, flow), socket, carrier, stage);
+        let mut connection = Connection::new(now, (id, flow), begun);
         connection.interest = connection.wanted();
         let event = EpollEvent::new(connection.interest, u64::from(FIRST_SLOT + slot));
         self.poller.add(&connection.socket, event).ok()?;
@@ -361,10 +408,11 @@ impl Streams {
     }
 
     /// A name that no connection has.
-    fn next_id(&mut self) -> Option<ConnectionId> {
+    fn next_id(&mut self, is_ours: bool) -> Option<ConnectionId> {
         for _ in 0..=self.by_id.len() {
             self.last_number = self.last_number % ConnectionId::NUMBER_MAX + 1;
             let id = ConnectionId::new(self.shard, self.last_number)?;
+            let id = if is_ours { id.dialled() } else { id };
             if !self.by_id.contains_key(&id) {
                 return Some(id);
             }
@@ -372,7 +420,13 @@ impl Streams {
         None
     }
 
-    fn on_ready(&mut self, now: Instant, slot: u32, ready: EpollFlags, heard: &mut impl FnMut(Flow, Heard<'_>)) {
+    fn on_ready(
+        &mut self,
+        now: Instant,
+        slot: u32,
+        ready: EpollFlags,
+        heard: &mut impl FnMut(Flow, &Arc<Proofs>, Heard<'_>),
+    ) {
         let Some(connection) = self.connections.get_mut(slot) else { return };
         if connection.stage == Stage::Dialling {
             if !connection.is_answered() {
@@ -380,17 +434,18 @@ impl Streams {
             }
             connection.stage = Stage::Open;
         }
+        let tls = self.listeners.get(&connection.flow.listener).and_then(|listener| listener.tls.as_deref());
         let result = match ready.intersects(!EpollFlags::EPOLLOUT) {
-            true => connection.read(now, (&mut self.chunk, &self.limits), heard),
+            true => connection.read(now, (&mut self.chunk, &self.limits), tls, heard),
             false => Ok(()),
         };
         if let Err(failed) = result {
             return self.fail(slot, &failed);
         }
         if !connection.is_begun() {
-            connection.waiting = 0;
+            connection.waiting = Vec::new();
         }
-        if connection.carrier.has_certificate() {
+        if connection.has_certificate(tls) {
             self.places.prove(slot);
         }
         // What has to be sent goes when all that came has been looked at: an answer may join it.
@@ -437,8 +492,9 @@ impl Streams {
             self.dialled.remove(&(connection.flow.listener, connection.flow.peer));
         }
         self.ended.extend(connection.has_spoken().then_some(connection.id));
-        for _ in 0..connection.waiting {
-            self.metrics.unsent(Unsent::Unreached);
+        let flow = Flow { connection: None, ..connection.flow };
+        for message in &connection.waiting {
+            self.give_back(Unsent::Unreached, flow, message);
         }
         self.metrics.ended(reason);
         connection.close(reason);

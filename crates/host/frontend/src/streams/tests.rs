@@ -27,6 +27,8 @@ struct Thread {
     address: SocketAddr,
     now: Instant,
     heard: Vec<(Flow, String)>,
+    /// What was proved over the connections of these.
+    proofs: Vec<Arc<Proofs>>,
     broken: Vec<(Flow, Option<u16>)>,
 }
 
@@ -40,7 +42,7 @@ impl Thread {
         let (address, metrics) = (listener.local_addr().unwrap(), Arc::default());
         let listeners = HashMap::from([(LISTENER, listener)]);
         let streams = Streams::new(SHARD, listeners, limits, Arc::clone(&metrics)).unwrap();
-        Self { streams, metrics, address, now: NOW, heard: Vec::new(), broken: Vec::new() }
+        Self { streams, metrics, address, now: NOW, heard: Vec::new(), proofs: Vec::new(), broken: Vec::new() }
     }
 
     fn connect(&self) -> TcpStream {
@@ -52,9 +54,12 @@ impl Thread {
     /// One turn, as the worker does it.
     fn turn(&mut self) {
         let before = self.broken.len();
-        let Self { streams, heard, broken, .. } = self;
-        streams.turn(self.now, &mut |flow, what| match what {
-            Heard::Message(bytes) => heard.push((flow, String::from_utf8(bytes.to_vec()).unwrap())),
+        let Self { streams, heard, proofs, broken, .. } = self;
+        streams.turn(self.now, &mut |flow, proved, what| match what {
+            Heard::Message(bytes) => {
+                heard.push((flow, String::from_utf8(bytes.to_vec()).unwrap()));
+                proofs.push(Arc::clone(proved));
+            }
             Heard::Broken(_, error) => broken.push((flow, error.status())),
         });
         streams.on_time(self.now);
@@ -252,7 +257,7 @@ fn a_flood_of_idle_connections_takes_no_place_from_who_has_signed_in_nor_from_wh
     let mut honest = thread.connect();
     honest.write_all(options(1).as_bytes()).unwrap();
     thread.hears(1);
-    thread.streams.prove(thread.heard[0].0.connection.unwrap());
+    thread.streams.prove(thread.heard[0].0.connection.unwrap(), &Arc::from("alice"));
     let mut idle = Vec::new();
     for _ in 0..20 {
         idle.extend((0..10).map(|_| thread.connect()));
@@ -348,7 +353,14 @@ fn messages_for_a_peer_that_cannot_be_reached_are_counted() {
     thread.until("it is given up", |thread| thread.open() == 0);
     assert_eq!(thread.counted("unsent unreached") + thread.counted("unsent gone"), 2);
     assert_eq!(thread.counted("ended unreached"), thread.counted("opened tcp us"));
+    // Their senders are told; who gets an answer has none to give.
+    thread.streams.send(NOW, Flow::datagrams(LISTENER, closed), b"SIP/2.0 200 OK");
+    thread.until("that is given up too", |thread| thread.open() == 0);
+    let told = thread.streams.undelivered();
+    assert_eq!(told, [b"one", b"two"].map(|message| (Flow::datagrams(LISTENER, closed), message.to_vec())));
+    assert!(thread.streams.undelivered().is_empty());
     // No listener, no way.
     thread.streams.send(NOW, Flow::datagrams(LISTENER + 1, closed), b"three");
-    assert_eq!(thread.counted("unsent unreached") + thread.counted("unsent gone"), 3);
+    assert_eq!(thread.counted("unsent unreached") + thread.counted("unsent gone"), 4);
+    assert_eq!(thread.streams.undelivered().len(), 1);
 }

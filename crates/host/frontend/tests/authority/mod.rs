@@ -10,8 +10,9 @@ use std::{
 
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use rustls::{
-    ClientConfig, RootCertStore,
+    ClientConfig, RootCertStore, ServerConfig,
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
+    server::WebPkiClientVerifier,
 };
 use tempfile::TempDir;
 
@@ -51,6 +52,19 @@ impl Authority {
         let certificate = params.signed_by(&key, &self.issuer).unwrap();
         let certificate = self.write(&format!("{name}.pem"), &certificate.pem());
         (certificate, self.write(&format!("{name}.key"), &key.serialize_pem()))
+    }
+
+    /// A server with a certificate for this name, which asks for one of this authority.
+    pub(crate) fn server(&self, name: &str) -> Arc<ServerConfig> {
+        let mut roots = RootCertStore::empty();
+        roots.add(self.certificate.der().clone()).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let clients = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider)).build();
+        let (certificate, key) = self.sign("server", name);
+        let chain = vec![CertificateDer::from_pem_file(certificate).unwrap()];
+        let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+        let builder = builder.with_client_cert_verifier(clients.unwrap());
+        Arc::new(builder.with_single_cert(chain, PrivateKeyDer::from_pem_file(key).unwrap()).unwrap())
     }
 
     /// The certificate of the authority itself.

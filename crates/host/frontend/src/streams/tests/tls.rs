@@ -2,7 +2,12 @@
 
 use std::{fs, os::unix::fs::PermissionsExt as _};
 
-use rustls::{ClientConfig, StreamOwned};
+use rustls::{
+    ClientConfig, ClientConnection, StreamOwned,
+    pki_types::{CertificateDer, ServerName, pem::PemObject as _},
+};
+use sluicegate_feed::tls::Peer as Shown;
+use sluicegate_policy::{Bounds, Draft, Service, SipCertificate};
 
 use super::*;
 use crate::{TlsFileError, TlsFiles};
@@ -21,6 +26,23 @@ fn thread_of(authority: &Authority, change: impl FnOnce(&mut TlsFiles)) -> Threa
     let mut files = files(authority);
     change(&mut files);
     Thread::with(Connections::default(), Some(Arc::new(files.load().unwrap())))
+}
+
+/// A policy of one SIP server at this port, known by its address or this certificate.
+fn policy(port: u16, certificate: Option<&str>) -> Policy {
+    let certificate = certificate.map(|text| format!("certificate = {text:?}\n")).unwrap_or_default();
+    let text = format!(
+        "name = \"pbx\"\nkind = \"sip\"\nmode = \"filter\"\naddress = \"127.0.0.1\"\nports = [\"udp/9\"]\n\
+         sip = [\"tls/{port}\"]\n{certificate}"
+    );
+    let services = vec![toml::from_str::<Service>(&text).unwrap()];
+    Policy::build(Draft { services, ..Draft::default() }, Bounds::default()).unwrap().0
+}
+
+/// The certificate in this file, as one pins it.
+fn pin(file: &std::path::Path) -> String {
+    let certificate = CertificateDer::from_pem_file(file).unwrap();
+    SipCertificate::Sha256(Shown::of(Some(&[certificate])).unwrap().cert_hash).to_string()
 }
 
 type Peer = StreamOwned<ClientConnection, TcpStream>;
@@ -93,24 +115,112 @@ fn what_is_no_tls_is_cut_and_a_handshake_has_its_time() {
 }
 
 #[test]
-fn a_server_is_dialled_over_tls_if_it_shows_a_certificate_for_its_address() {
+fn a_server_is_dialled_over_tls_if_it_shows_the_certificate_that_it_is_known_by() {
     let (authority, other) = (Authority::new(), Authority::new());
-    let mut server = thread_of(&authority, |_| {});
-    let flow = Flow::datagrams(LISTENER, server.address);
-    for (ca, reached) in [(&authority, true), (&other, false)] {
-        let mut thread = thread_of(&authority, |files| files.server_ca = Some(ca.ca()));
+    let named = authority.sign("server", "pbx.example.net");
+    let mut at_address = thread_of(&authority, |_| {});
+    let mut with_name = thread_of(&authority, |files| (files.certificate, files.key) = named.clone());
+    let (of_server, of_other) = (pin(&named.0), pin(&authority.ca()));
+    let cases = [
+        (false, Some(&authority), None, true),
+        (false, Some(&other), None, false),
+        (false, None, None, false),
+        (false, Some(&authority), Some("pbx.example.net"), false),
+        (true, Some(&authority), Some("pbx.example.net"), true),
+        (true, Some(&authority), None, false),
+        (true, None, Some(&*of_server), true),
+        (true, Some(&authority), Some(&*of_other), false),
+    ];
+    for (is_named, ca, certificate, reached) in cases {
+        let server = if is_named { &mut with_name } else { &mut at_address };
+        let flow = Flow::datagrams(LISTENER, server.address);
+        let mut thread = thread_of(&authority, |files| files.server_ca = ca.map(Authority::ca));
+        thread.streams.know(&policy(server.address.port(), certificate));
         thread.streams.send(NOW, flow, options(1).as_bytes());
         thread.until("it is over", |thread| {
             server.turn();
             thread.open() == 0 || !server.heard.is_empty()
         });
-        assert_eq!(server.heard.len(), usize::from(reached));
+        assert_eq!(server.heard.len(), usize::from(reached), "{certificate:?}");
         assert_eq!(thread.counted("unsent unreached"), u64::from(!reached));
-        server.heard.clear();
+        // What it says over that connection is known to be the server's, and that it is our connection.
+        for (back, _) in server.heard.drain(..) {
+            server.streams.send(NOW, back, options(2).as_bytes());
+            server.streams.flush(NOW);
+            thread.hears(1);
+            assert!(thread.heard[0].0.connection.unwrap().is_dialled());
+            let known = certificate.map_or(SipCertificate::of(server.address.ip()), |text| text.parse().unwrap());
+            assert_eq!(thread.proofs[0].certificates, [known]);
+        }
     }
-    let mut without = thread_of(&authority, |_| {});
-    without.streams.send(NOW, flow, options(1).as_bytes());
-    assert_eq!((without.counted("unsent unreached"), without.open()), (1, 0), "nobody to believe");
+    let mut unknown = thread_of(&authority, |files| files.server_ca = Some(authority.ca()));
+    unknown.streams.send(NOW, Flow::datagrams(LISTENER, at_address.address), options(1).as_bytes());
+    assert_eq!((unknown.counted("unsent unreached"), unknown.open()), (1, 0), "no service is there");
+}
+
+#[test]
+fn a_server_that_has_to_show_another_certificate_is_dialled_anew() {
+    let authority = Authority::new();
+    let mut server = thread_of(&authority, |_| {});
+    let pinned = pin(&authority.dir().join("own.pem"));
+    let (flow, port) = (Flow::datagrams(LISTENER, server.address), server.address.port());
+    let mut thread = thread_of(&authority, |files| files.server_ca = Some(authority.ca()));
+    for (number, certificate) in [(1, None), (2, None), (3, Some("pbx.example.net")), (4, Some(&*pinned))] {
+        thread.streams.know(&policy(port, certificate));
+        thread.streams.send(NOW, flow, options(number).as_bytes());
+        thread.until("it is over", |thread| {
+            server.turn();
+            thread.open() == 0 || thread.streams.connections.iter().all(|(_, known)| !known.is_begun())
+        });
+    }
+    thread.until("the last one comes", |_| {
+        server.turn();
+        server.heard.len() == 3
+    });
+    assert_eq!(server.heard.iter().map(|(_, text)| text.clone()).collect::<Vec<_>>(), [1, 2, 4].map(options));
+    assert_eq!((thread.counted("ended outdated"), thread.counted("opened tls us")), (1, 3));
+}
+
+#[test]
+fn who_connects_with_a_servers_certificate_from_its_address_is_that_server() {
+    let (authority, other) = (Authority::new(), Authority::new());
+    let server = || authority.client(Some(&authority));
+    let name = SipCertificate::Name("client.example.net".into());
+    let pinned = pin(&authority.sign("another", "client.example.net").0);
+    let cases = [
+        (server(), Some("client.example.net"), Some(name)),
+        (server(), None, None),
+        (authority.client(None), Some("client.example.net"), None),
+        (authority.client(Some(&other)), Some("client.example.net"), None),
+        (authority.client(Some(&other)), Some(&*pinned), None),
+    ];
+    for (config, certificate, counts) in cases {
+        let mut thread = thread_of(&authority, |files| files.server_ca = Some(authority.ca()));
+        thread.streams.know(&policy(5061, certificate));
+        let mut peer = connect(&thread, config);
+        while_turning(&mut thread, || peer.write_all(options(1).as_bytes()).unwrap());
+        thread.hears(1);
+        assert_eq!(thread.proofs[0].certificates.first(), counts.as_ref());
+        // Who is known by a certificate is no stranger.
+        assert_eq!(thread.streams.gauges()[1].used, u64::from(counts.is_none()));
+    }
+}
+
+#[test]
+fn where_each_has_to_show_a_certificate_a_servers_will_do() {
+    let (authority, other) = (Authority::new(), Authority::new());
+    let mut thread = thread_of(&authority, |files| files.client_ca = Some(authority.ca()));
+    let config = authority.client(Some(&other));
+    let mut stranger = connect(&thread, Arc::clone(&config));
+    while_turning(&mut thread, || {
+        let _ = stranger.write_all(options(1).as_bytes());
+        assert!(stranger.read(&mut [0; 16]).is_err());
+    });
+    thread.streams.know(&policy(5061, Some(&pin(&other.dir().join("client.pem")))));
+    let mut server = connect(&thread, config);
+    while_turning(&mut thread, || server.write_all(options(2).as_bytes()).unwrap());
+    thread.hears(1);
+    assert_eq!((thread.heard[0].1.clone(), thread.proofs[0].certificates.len()), (options(2), 1));
 }
 
 #[test]

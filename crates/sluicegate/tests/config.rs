@@ -173,6 +173,27 @@ const FRONTEND_MISTAKES: &[Mistake] = &[
     ("name = \"web\"\n", "name = \"web\"\nsip_port = 5060\n", 14, "is sent no SIP", "remove sip_port"),
     (
         "name = \"web\"\n",
+        "name = \"web\"\nkind = \"sip\"\nsip = [\"sctp/5060\"]\n",
+        15,
+        "\"sctp/5060\" is no way to take SIP",
+        "write \"udp/5060\"",
+    ),
+    (
+        "name = \"web\"\n",
+        "name = \"web\"\nkind = \"sip\"\nsip = [\"tcp/5060\"]\n",
+        15,
+        "takes SIP as tcp/5060, and the frontend listens for none",
+        "add \"tcp/ADDRESS:PORT\" to listen",
+    ),
+    (
+        "name = \"web\"\n",
+        "name = \"web\"\nkind = \"sip\"\nsip = [\"tls/5061\", \"udp/5060\"]\ncertificate = \"pbx.example.net\"\n",
+        16,
+        "could not believe",
+        "add server_ca = FILE to tls",
+    ),
+    (
+        "name = \"web\"\n",
         "name = \"web\"\nmode = \"route\"\n",
         14,
         "unknown variant `route`",

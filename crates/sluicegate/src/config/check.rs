@@ -11,8 +11,11 @@ use std::{
 use sluicegate_agent::{Account, Pin, serve};
 use sluicegate_frontend::{KeyHolder, Listen};
 use sluicegate_keys as keys;
-use sluicegate_policy::{Bounds, Draft, Group, Place, PortRange, Service, Severity, Subject, User};
+use sluicegate_policy::{
+    Bounds, Draft, Group, Place, PortRange, Service, ServiceKind, Severity, SipCertificate, SipPort, Subject, User,
+};
 use sluicegate_signin::{SitePublic, UserSecret};
+use sluicegate_sip::message::Transport;
 use sluicegate_store::audit;
 
 use super::{
@@ -337,6 +340,7 @@ fn frontend_plan(
     config.connections = frontend.connections;
     config.tls.clone_from(&frontend.tls);
     tls(report, &config);
+    ways_to_servers(report, &config, &file.services, role);
     config.advertise.clone_from(&frontend.advertise);
     config.keyholder = match &frontend.keys {
         Some(keys) => {
@@ -389,6 +393,38 @@ fn tls(report: &mut Report<'_>, config: &sluicegate_frontend::Config) {
     if !config.listen.iter().any(Listen::is_tls) {
         let hint = "add \"tls/ADDRESS:5061\" to listen, or remove tls";
         report.warn(&["frontend", "tls"], "there are certificates, and nothing listens for TLS", hint);
+    }
+}
+
+/// Whether the frontend can speak to SIP servers as they want it.
+fn ways_to_servers(report: &mut Report<'_>, config: &sluicegate_frontend::Config, services: &[Service], role: Role) {
+    let has_authority = config.tls.as_ref().is_some_and(|files| files.server_ca.is_some());
+    for (index, service) in services.iter().enumerate().filter(|(_, service)| service.kind == ServiceKind::Sip) {
+        let is_spoken = |port: &SipPort| {
+            let is_near = |own: &&Listen| own.address.is_ipv4() == service.address.is_ipv4();
+            config.listen.iter().filter(is_near).any(|own| own.transport == port.transport)
+        };
+        let index = index.to_string();
+        let ports = service.sip_ports();
+        if let Some(port) = ports.first().filter(|_| !ports.iter().any(is_spoken)) {
+            let what = format!(
+                "service {:?} takes SIP as {port}, and the frontend listens for none of its IP version",
+                service.name
+            );
+            let hint = format!("add \"{}/ADDRESS:PORT\" to listen: requests go from there", port.transport.param());
+            report.error(&["service", &index, "sip"], what, &hint);
+        }
+        if role == Role::Frontend && service.sip_port_over(Transport::Udp).is_none() {
+            let what = format!("service {:?} is not reached through a gate on another host", service.name);
+            let hint = "add \"udp/PORT\" to sip: such gates relay datagrams, sealed, and no connections";
+            report.warn(&["service", &index, "sip"], what, hint);
+        }
+        let is_named = matches!(service.certificate_or_default(), SipCertificate::Name(_));
+        if is_named && !has_authority && ports.iter().any(|port| port.transport == Transport::Tls) {
+            let what = format!("service {:?} shows a certificate that the frontend could not believe", service.name);
+            let hint = "add server_ca = FILE to tls, or pin it: certificate = \"sha256:FINGERPRINT\"";
+            report.error(&["service", &index, "certificate"], what, hint);
+        }
     }
 }
 

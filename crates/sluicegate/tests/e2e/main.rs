@@ -9,6 +9,8 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+#[path = "../../../host/frontend/tests/authority/mod.rs"]
+mod authority;
 mod calls;
 mod capabilities;
 mod daily;
@@ -28,6 +30,7 @@ mod refusals;
 mod registrations;
 mod scans;
 mod security;
+mod servers;
 mod serving;
 mod sip;
 mod streams;

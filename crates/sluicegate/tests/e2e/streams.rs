@@ -8,20 +8,17 @@ use std::{
 
 use sluicegate_sip::message::{HeaderName, Message, Transport};
 
+use crate::authority::Authority;
 use crate::support::{
     PATIENCE,
     lab::{GATE, Lab, SERVICE},
     let_run,
     line::Line,
     node::{Config, Node, service},
-    pbx::Pbx,
+    pbx::{Pbx, request_within},
     phone::{Call, Phone, Wish, token},
     until,
 };
-use authority::Authority;
-
-#[path = "../../../host/frontend/tests/authority/mod.rs"]
-pub(crate) mod authority;
 
 on_packet!(phones_call_over_tcp_and_tls_and_are_called_off_whichever_thread_has_their_connection, &[], calls);
 on_packet!(messages_come_byte_by_byte_and_two_in_one_segment, &[], pieces);
@@ -106,18 +103,7 @@ fn bye_of_pbx(pbx: &Pbx, call: &Call) -> Vec<u8> {
     let heard = pbx.heard();
     let invite =
         heard.iter().find(|heard| heard.starts_with("INVITE") && heard.contains(&call_id)).expect("its INVITE");
-    let invite = Message::parse(invite.as_bytes()).expect("an INVITE");
-    let (from, to) = (text(&invite, HeaderName::From), text(&invite, HeaderName::To));
-    let route = text(&invite, HeaderName::RecordRoute);
-    let contact = invite.contact().ok().flatten().expect("a Contact");
-    format!(
-        "BYE {target} SIP/2.0\r\nVia: SIP/2.0/UDP {SERVICE}:5060;branch=z9hG4bK{branch}\r\nMax-Forwards: 70\r\n\
-         Route: {route}\r\nFrom: {to};tag=pbx-tag\r\nTo: {from}\r\nCall-ID: {call_id}\r\nCSeq: 1 BYE\r\n\
-         Content-Length: 0\r\n\r\n",
-        target = String::from_utf8_lossy(contact.uri),
-        branch = token(),
-    )
-    .into_bytes()
+    request_within(invite.as_bytes(), ("BYE", 1), (Transport::Udp, (SERVICE, 5060).into()), ("", ""))
 }
 
 fn pieces(datapath: &'static str) {

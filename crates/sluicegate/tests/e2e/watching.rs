@@ -5,7 +5,8 @@ use std::{fs, path::Path, process::Command, time::Duration};
 use serde_json::Value;
 
 use crate::{
-    streams::{self, authority::Authority},
+    authority::Authority,
+    streams,
     support::{
         BINARY,
         lab::{CLIENT, GATE, Lab, SERVICE},

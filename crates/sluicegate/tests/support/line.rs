@@ -3,12 +3,12 @@
 use std::{
     collections::VecDeque,
     io::{self, ErrorKind, Read, Write},
-    net::{IpAddr, SocketAddr, TcpStream, UdpSocket},
+    net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket},
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
-use rustls::{ClientConfig, ClientConnection, StreamOwned, pki_types::ServerName};
+use rustls::{ClientConfig, ClientConnection, ServerConfig, ServerConnection, StreamOwned, pki_types::ServerName};
 use sluicegate_sip::{
     message::Transport,
     stream::{Framer, Item},
@@ -67,6 +67,21 @@ impl Line {
         let tls = ClientConnection::new(config, ServerName::from(to.ip())).expect("a client");
         let text = Box::new(StreamOwned::new(tls, socket.try_clone().expect("a socket")));
         Self::stream(Transport::Tls, socket, text)
+    }
+
+    /// The next connection that somebody has made here, with TLS inside if it is to have some.
+    pub(crate) fn accepted(listener: &TcpListener, tls: Option<Arc<ServerConfig>>) -> Option<Self> {
+        let (socket, _) = listener.accept().ok()?;
+        // What is accepted from a listener that does not block may not block either.
+        socket.set_nonblocking(false).expect("a socket");
+        let own = socket.try_clone().expect("a socket");
+        Some(match tls {
+            None => Self::stream(Transport::Tcp, socket, Box::new(own)),
+            Some(config) => {
+                let tls = ServerConnection::new(config).expect("a server");
+                Self::stream(Transport::Tls, socket, Box::new(StreamOwned::new(tls, own)))
+            }
+        })
     }
 
     fn stream(transport: Transport, socket: TcpStream, text: Box<dyn ReadWrite>) -> Self {

@@ -58,6 +58,7 @@ pub(crate) mod program;
 pub(crate) mod rtp;
 pub(crate) mod softphone;
 pub(crate) mod stock_pbx;
+pub(crate) mod stream_pbx;
 pub(crate) mod traffic;
 
 use std::{

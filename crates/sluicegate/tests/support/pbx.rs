@@ -1,7 +1,7 @@
 //! A SIP server behind the gate: takes every call, and keeps what it was sent.
 
 use std::{
-    net::UdpSocket,
+    net::{SocketAddr, UdpSocket},
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
@@ -11,11 +11,14 @@ use std::{
 };
 
 use sluicegate_sip::{
-    message::{Message, Method},
+    message::{HeaderName, Message, Method, Transport},
     write::Response,
 };
 
-use super::lab::{Lab, SERVICE};
+use super::{
+    lab::{Lab, SERVICE},
+    phone::token,
+};
 
 /// A running SIP server at the service's port 5060.
 #[derive(Debug)]
@@ -62,7 +65,7 @@ impl Pbx {
     }
 
     /// Sends bytes from its own address and port.
-    pub(crate) fn send(&self, to: std::net::SocketAddr, bytes: &[u8]) {
+    pub(crate) fn send(&self, to: SocketAddr, bytes: &[u8]) {
         self.socket.send_to(bytes, to).expect("the service has a route");
     }
 }
@@ -76,19 +79,55 @@ impl Drop for Pbx {
     }
 }
 
-const DESCRIPTION: &str =
+/// What it answers calls with.
+pub(crate) const DESCRIPTION: &str =
     "v=0\r\no=pbx 5 5 IN IP4 10.4.0.2\r\ns=-\r\nc=IN IP4 10.4.0.2\r\nt=0 0\r\nm=audio 10000 RTP/AVP 0\r\n";
 
 fn answer(request: &[u8]) -> Option<Vec<u8>> {
+    answer_at(&format!("sip:pbx@{SERVICE}:5060"), request)
+}
+
+/// What a SIP server with this Contact answers.
+pub(crate) fn answer_at(contact: &str, request: &[u8]) -> Option<Vec<u8>> {
     let message = Message::parse(request).ok()?;
     let method = message.method()?;
     let mut out = Vec::new();
     let headers = Response::to(&message, 200).to_tag(b"pbx-tag").record_route().begin(&mut out);
-    let headers = headers.header("Contact", format!("<sip:pbx@{SERVICE}:5060>"));
+    let headers = headers.header("Contact", format!("<{contact}>"));
     match method {
         Method::Ack => return None,
         Method::Invite => headers.body("application/sdp", DESCRIPTION.as_bytes()),
         _ => headers.finish(),
     };
     Some(out)
+}
+
+/// A request of the server within the call that an INVITE made: From and To change places. `more` are header lines.
+pub(crate) fn request_within(
+    invite: &[u8],
+    (method, cseq): (&str, u32),
+    (transport, from): (Transport, SocketAddr),
+    (more, body): (&str, &str),
+) -> Vec<u8> {
+    let invite = Message::parse(invite).expect("an INVITE");
+    let text = |name| String::from_utf8_lossy(invite.header(name).unwrap_or_default()).into_owned();
+    let routes: String = invite
+        .headers(HeaderName::RecordRoute)
+        .map(|route| format!("Route: {}\r\n", String::from_utf8_lossy(route)))
+        .collect();
+    let contact = invite.contact().ok().flatten().expect("a Contact");
+    let kind = if body.is_empty() { "" } else { "Content-Type: application/sdp\r\n" };
+    format!(
+        "{method} {target} SIP/2.0\r\nVia: SIP/2.0/{transport} {from};branch=z9hG4bK{branch};rport\r\nMax-Forwards: 70\r\n\
+         {routes}From: {to};tag=pbx-tag\r\nTo: {caller}\r\nCall-ID: {call_id}\r\nCSeq: {cseq} {method}\r\n\
+         Contact: <sip:pbx@{from}>\r\n{more}{kind}Content-Length: {length}\r\n\r\n{body}",
+        target = String::from_utf8_lossy(contact.uri),
+        transport = transport.name(),
+        branch = token(),
+        to = text(HeaderName::To),
+        caller = text(HeaderName::From),
+        call_id = text(HeaderName::CallId),
+        length = body.len(),
+    )
+    .into_bytes()
 }

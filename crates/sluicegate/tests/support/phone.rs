@@ -98,10 +98,32 @@ pub(crate) struct Call {
 }
 
 impl Call {
+    /// Its Route lines.
+    pub(crate) fn routes(&self) -> &str {
+        &self.routes
+    }
+
     /// The Contact of the 200.
     pub(crate) fn target(&self) -> &str {
         &self.target
     }
+}
+
+/// The header line with which this user answers a 401 or 407.
+pub(crate) fn credentials(challenge: &[u8], (user, password): (&str, &str), method: &str, uri: &str) -> String {
+    let message = Message::parse(challenge).expect("a response that can be read");
+    let (asked, field) = match message.status() {
+        Some(401) => (HeaderName::WwwAuthenticate, "Authorization"),
+        _ => (HeaderName::ProxyAuthenticate, "Proxy-Authorization"),
+    };
+    let asked = strongest(message.headers_raw(asked)).expect("a challenge");
+    let realm = asked.realm_text().expect("a realm");
+    let ha1 = ha1(asked.algorithm, user, &realm, password);
+    let (method, uri, cnonce) = (method.as_bytes(), uri.as_bytes(), token());
+    let answer = Answer { challenge: &asked, username: user, ha1: &ha1, method, uri, cnonce: &cnonce, nc: 1 };
+    let mut value = Vec::new();
+    answer.write(&mut value);
+    format!("{field}: {}\r\n", String::from_utf8_lossy(&value))
 }
 
 /// The port that a phone names for its audio, and sends from.
@@ -244,7 +266,8 @@ impl Phone {
         .into_bytes()
     }
 
-    fn offer(&self, wish: Wish) -> String {
+    /// What it describes of its media.
+    pub(crate) fn offer(&self, wish: Wish) -> String {
         let ip = self.local().ip();
         let family = if ip.is_ipv4() { "IP4" } else { "IP6" };
         let media = match wish {
@@ -257,29 +280,27 @@ impl Phone {
 
     /// The header line that answers a challenge.
     pub(crate) fn credentials(&self, challenge: &Response, method: &str, uri: &str) -> String {
-        let message = Message::parse(&challenge.bytes).expect("a response that can be read");
-        let (asked, name) = match challenge.status {
-            401 => (HeaderName::WwwAuthenticate, "Authorization"),
-            _ => (HeaderName::ProxyAuthenticate, "Proxy-Authorization"),
-        };
-        let asked = strongest(message.headers_raw(asked)).expect("a challenge");
-        let realm = asked.realm_text().expect("a realm");
-        let ha1 = ha1(asked.algorithm, &self.user, &realm, &self.password);
-        let (method, uri, cnonce) = (method.as_bytes(), uri.as_bytes(), token());
-        let answer = Answer { challenge: &asked, username: &self.user, ha1: &ha1, method, uri, cnonce: &cnonce, nc: 1 };
-        let mut value = Vec::new();
-        answer.write(&mut value);
-        format!("{name}: {}\r\n", String::from_utf8_lossy(&value))
+        credentials(&challenge.bytes, (&self.user, &self.password), method, uri)
     }
 
     /// A request within the call.
     pub(crate) fn in_dialog(&self, call: &Call, method: &str, cseq: u32) -> Vec<u8> {
+        self.describing(call, (method, cseq), "", "")
+    }
+
+    /// The same with more header lines, and a session description unless it is empty.
+    pub(crate) fn describing(&self, call: &Call, (method, cseq): (&str, u32), more: &str, sdp: &str) -> Vec<u8> {
         let (local, user) = (self.local(), &self.user);
+        let kind = match sdp {
+            "" => String::new(),
+            _ => format!("Contact: <sip:{user}@{local}>\r\nContent-Type: application/sdp\r\n"),
+        };
         format!(
             "{method} {target} SIP/2.0\r\nVia: SIP/2.0/{transport} {local};branch=z9hG4bK{branch};rport\r\nMax-Forwards: 70\r\n\
              {routes}From: <sip:{user}@{REALM}>;tag={from_tag}\r\nTo: {to}\r\nCall-ID: {call_id}\r\n\
-             CSeq: {cseq} {method}\r\nContent-Length: 0\r\n\r\n",
+             CSeq: {cseq} {method}\r\n{more}{kind}Content-Length: {length}\r\n\r\n{sdp}",
             routes = call.routes,
+            length = sdp.len(),
             target = call.target,
             transport = self.line.transport().name(),
             branch = token(),

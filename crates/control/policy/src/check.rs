@@ -5,8 +5,8 @@ use sluicegate_grant::DataMode;
 use sluicegate_sip::message::Transport;
 
 use crate::{
-    Draft, Effect, Limits, NAME_LEN_MAX, PortProtocol, PortRange, Rule, Service, ServiceKind, ServiceMode, SipPort,
-    Subject, User, WANTED_MAX, data_mode, is_name,
+    Draft, Effect, Limits, NAME_LEN_MAX, PortProtocol, PortRange, Registering, Rule, Service, ServiceKind, ServiceMode,
+    SipPort, Subject, User, WANTED_MAX, data_mode, is_name,
 };
 
 /// How many of each a policy may hold. Fixed at start.
@@ -363,6 +363,9 @@ fn service_sip(report: &mut Report, service: &Service, known: &Known<'_>) {
     report.list_len("numbers", service.numbers.len(), LIST_LEN_MAX);
     if service.kind != ServiceKind::Sip && !service.numbers.is_empty() {
         report.error("numbers", "only a SIP server has numbers", "remove numbers, or set kind = \"sip\"");
+    }
+    if service.kind != ServiceKind::Sip && service.register != Registering::Frontend {
+        report.error("register", "only a SIP server takes registrations", "remove register, or set kind = \"sip\"");
     }
     if let Some(number) = service.numbers.iter().find(|number| !is_number(number)) {
         let message = format!("{number:?} cannot be dialled");

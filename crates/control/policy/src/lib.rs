@@ -23,8 +23,8 @@ pub use check::{Bounds, Finding, Place, Severity};
 pub use decide::{Decision, DenyReason, Outcome, Request, Step, WANTED_MAX, decide};
 pub use limits::{Limits, RATE_UNLIMITED};
 pub use model::{
-    Credentials, Effect, Group, NAME_LEN_MAX, Outbound, Rule, SIP_PORT_DEFAULT, Service, ServiceDefault, ServiceKind,
-    ServiceMode, User, is_name,
+    Credentials, Effect, Group, NAME_LEN_MAX, Outbound, Registering, Rule, SIP_PORT_DEFAULT, Service, ServiceDefault,
+    ServiceKind, ServiceMode, User, is_name,
 };
 pub use modes::data_mode;
 pub use ports::{PortProtocol, PortRange};

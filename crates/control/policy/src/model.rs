@@ -132,6 +132,17 @@ pub enum ServiceDefault {
     Open,
 }
 
+/// Where telephones are registered that use a SIP server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Registering {
+    /// At the frontend.
+    #[default]
+    Frontend,
+    /// At the SIP server, by way of the frontend.
+    Relay,
+}
+
 /// What a service may start on its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -187,6 +198,9 @@ pub struct Service {
     /// The certificate that it shows over TLS; one for its address unless given.
     #[serde(default)]
     pub certificate: Option<SipCertificate>,
+    /// Where the telephones of its users are registered (kind `sip`).
+    #[serde(default)]
+    pub register: Registering,
 }
 
 impl Service {

@@ -5,7 +5,9 @@ use std::{
 
 use sluicegate_bounded::Gauge;
 
-use crate::{Bounds, Finding, Group, PerUser, Rule, Service, ServiceKind, Severity, User, check};
+use crate::{
+    Bounds, Effect, Finding, Group, PerUser, Registering, Rule, Schedule, Service, ServiceKind, Severity, User, check,
+};
 
 /// Everything that a policy is made from, as it was read; nothing is promised about it yet.
 #[derive(Debug, Clone, Default)]
@@ -38,6 +40,8 @@ pub struct Policy {
     users: HashMap<Arc<str>, Arc<User>>,
     groups: Arc<HashSet<String>>,
     services: Arc<HashMap<String, Arc<Service>>>,
+    /// SIP servers that take registrations themselves, by name.
+    relaying: Arc<[Arc<Service>]>,
     rules: Arc<[Rule]>,
     per_user: PerUser,
     bounds: Bounds,
@@ -53,10 +57,15 @@ impl Policy {
         if findings.iter().any(|finding| finding.severity == Severity::Error) {
             return Err(findings);
         }
+        let services: HashMap<_, _> = draft.services.into_iter().map(|s| (s.name.clone(), Arc::new(s))).collect();
+        let is_relaying = |service: &&Arc<Service>| service.register == Registering::Relay;
+        let mut relaying: Vec<_> = services.values().filter(is_relaying).cloned().collect();
+        relaying.sort_by(|one, other| one.name.cmp(&other.name));
         let policy = Self {
             users: draft.users.into_iter().map(|user| (Arc::from(user.name.as_str()), Arc::new(user))).collect(),
             groups: Arc::new(draft.groups.into_iter().map(|group| group.name).collect()),
-            services: Arc::new(draft.services.into_iter().map(|s| (s.name.clone(), Arc::new(s))).collect()),
+            services: Arc::new(services),
+            relaying: relaying.into(),
             rules: draft.rules.into(),
             per_user: draft.per_user,
             bounds,
@@ -93,6 +102,29 @@ impl Policy {
             service.kind == ServiceKind::Sip && service.registrar.as_deref() == Some(registrar)
         };
         self.services.values().filter(is_theirs).min_by_key(|service| &service.name)
+    }
+
+    /// Whether telephones of any user are registered at a SIP server.
+    #[must_use]
+    pub fn relays_registrations(&self) -> bool {
+        !self.relaying.is_empty()
+    }
+
+    /// The SIP server at which the telephones of this user are registered: the first by name of those that take registrations
+    /// and that the user may use at some time. `None`: the frontend.
+    #[must_use]
+    pub fn registers_at(&self, user: &str) -> Option<&Arc<Service>> {
+        let user = self.user(user)?;
+        self.relaying.iter().find(|service| self.may_ever_use(user, service))
+    }
+
+    /// Whether something allows it at some time, and nothing denies it at all times.
+    fn may_ever_use(&self, user: &User, service: &Service) -> bool {
+        let mut rules = self.rules.iter().filter(|rule| rule.is_about(user, &service.name));
+        let is_allowed = service.allow.iter().any(|subject| user.is(subject))
+            || rules.clone().any(|rule| rule.effect == Effect::Allow);
+        let is_always = |rule: &Rule| rule.schedule() == Schedule::new(&[], None, None);
+        is_allowed && !rules.any(|rule| rule.effect == Effect::Deny && is_always(rule))
     }
 
     /// What one user's grants may hold together.

@@ -324,3 +324,40 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn telephones_are_registered_at_the_first_sip_server_that_their_user_may_use_at_some_time() {
+    let sip = |name: &str, last: u8, register: &str, allow: &str| -> Service {
+        let text = format!(
+            "name='{name}'\nkind='sip'\naddress='10.0.1.{last}'\nports=['udp/100-199']\nregister='{register}'\nallow=[{allow}]"
+        );
+        toml::from_str(&text).unwrap()
+    };
+    let of = |services: Vec<Service>, rules: Vec<Rule>| {
+        let rules = rules.into_iter().map(|rule| Rule { services: vec!["b".into()], ..rule }).collect();
+        let group = Group { name: "staff".into(), description: String::new() };
+        let users = vec![user("alice", "staff")];
+        let draft = Draft { users, groups: vec![group], services, rules, ..Draft::default() };
+        Policy::build(draft, Bounds::default()).unwrap().0
+    };
+    let staff = "\"group:staff\"";
+    let at = |policy: &Policy| policy.registers_at("alice").map(|service| service.name.clone());
+    // The last by name stands first, and those before it take none or are not for her.
+    let services =
+        |allow: &str| vec![sip("c", 3, "relay", staff), sip("b", 2, "relay", allow), sip("a", 1, "frontend", staff)];
+    let (by_rule, never) = (rule("r", Effect::Allow, "days = [\"sat\"]"), rule("r", Effect::Deny, ""));
+    let at_night = rule("r", Effect::Deny, "from = \"22:00\"\nto = \"06:00\"");
+    for (allow, rules, expected) in [
+        (staff, vec![], "b"),
+        ("", vec![], "c"),
+        // Whatever the day is: a telephone does not change its registrar at night.
+        ("", vec![by_rule], "b"),
+        (staff, vec![at_night], "b"),
+        (staff, vec![never], "c"),
+    ] {
+        let policy = of(services(allow), rules);
+        assert_eq!(at(&policy).as_deref(), Some(expected));
+        assert!(policy.relays_registrations() && policy.registers_at("nobody").is_none());
+    }
+    assert!(!of(vec![sip("a", 1, "frontend", staff)], vec![]).relays_registrations());
+}

@@ -2,7 +2,8 @@
 
 use sluicegate_grant::DataMode;
 use sluicegate_policy::{
-    Bounds, Draft, Finding, Group, Place, Policy, Rule, Service, ServiceDefault, ServiceKind, Severity, User,
+    Bounds, Draft, Finding, Group, Place, Policy, Registering, Rule, Service, ServiceDefault, ServiceKind, Severity,
+    User,
 };
 
 fn service(text: &str) -> Service {
@@ -47,8 +48,9 @@ fn a_sound_policy_has_no_findings() {
 #[test]
 fn each_error_names_its_place_and_says_what_to_write() {
     type Change = fn(&mut Draft);
-    let cases: [(Change, &str, &str, &str); 40] = [
+    let cases: [(Change, &str, &str, &str); 41] = [
         (|d| d.services[0].numbers = vec!["1*".into()], "service", "numbers", "only a SIP server"),
+        (|d| d.services[0].register = Registering::Relay, "service", "register", "only a SIP server"),
         (|d| d.services[0].numbers = vec!["a b".into()], "service", "numbers", "cannot be dialled"),
         (|d| d.services[0].name = "a b".into(), "service", "name", "cannot be used"),
         (|d| d.services.push(Service { address: [10, 0, 0, 2].into(), ..web() }), "service", "name", "used twice"),

@@ -9,7 +9,7 @@ use crate::{Expect, Gate, Store, StoreError, Txn};
 /// The version byte in front of every stored record.
 const RECORD_VERSION: u8 = 3;
 /// The version before, whose services ended so many fields earlier. Nothing, empty and no are a zero byte each.
-const EARLIER: (u8, usize) = (2, 3);
+const EARLIER: (u8, usize) = (2, 4);
 /// Records read from the store at a time.
 const PAGE_LEN: usize = 1_024;
 

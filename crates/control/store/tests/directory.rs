@@ -88,6 +88,7 @@ fn web() -> Service {
         numbers: Vec::new(),
         sip: Vec::new(),
         certificate: None,
+        register: Default::default(),
     }
 }
 
@@ -151,10 +152,10 @@ fn records_of_the_version_before_are_read_and_those_that_were_cut_are_not() {
     put("user/alice", &user);
     assert_eq!(directory.find::<User>("alice").unwrap(), Some(User::new("alice")));
     let service = postcard::to_extend(&web(), vec![2]).unwrap();
-    // Without `numbers`, `sip` and `certificate`, of which there are none.
-    put("service/web", &service[..service.len() - 3]);
-    assert_eq!(directory.find::<Service>("web").unwrap(), Some(web()));
+    // Without `numbers`, `sip`, `certificate` and `register`, of which there is nothing.
     put("service/web", &service[..service.len() - 4]);
+    assert_eq!(directory.find::<Service>("web").unwrap(), Some(web()));
+    put("service/web", &service[..service.len() - 5]);
     assert!(directory.find::<Service>("web").is_err());
 }
 

@@ -95,6 +95,7 @@ fn service(name: &str) -> Service {
         numbers: Vec::new(),
         sip: Vec::new(),
         certificate: None,
+        register: Default::default(),
     }
 }
 

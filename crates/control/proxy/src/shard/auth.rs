@@ -4,7 +4,7 @@ use std::{fmt::Write as _, sync::Arc, time::Duration};
 
 use sluicegate_bounded::Gauge;
 use sluicegate_grant::{DataMode, epoch::Epoch, mac::SessionSecret};
-use sluicegate_policy::{NAME_LEN_MAX, User};
+use sluicegate_policy::{NAME_LEN_MAX, Policy, User};
 use sluicegate_signin::{
     ADDRESS_TAG, Answer, CAPABILITY_TAG, EpochHa1, HEADER, Hello, MESSAGE_LEN, Proposal, SignInError, answer_tag,
     joined, respond,
@@ -157,7 +157,7 @@ impl Authenticator {
                         Outcome::Replay => "these credentials had been used before",
                         _ => "wrong password, disabled, or not allowed to log in this way",
                     };
-                    let (status, _, _) = credential_fields(asked.method);
+                    let (status, _, _) = credential_fields(&cx.policy, asked);
                     cx.decided(asked, user, (outcome, status), [why]);
                 }
                 self.challenge(cx, asked, stale);
@@ -178,7 +178,7 @@ impl Authenticator {
     fn judge<'m>(&mut self, cx: &Context, asked: Asked<'m>) -> Verdict<'m> {
         let Context { now, settings, policy, .. } = cx;
         let (client, message) = (asked.flow.peer, asked.message);
-        let (_, _, name) = credential_fields(asked.method);
+        let (_, _, name) = credential_fields(policy, asked);
         let ask = |stale, outcome| Verdict::Challenge { stale, outcome, claimed: None };
         let (authorization, realm) = match find(message, name, &settings.realm) {
             Ok(Some(found)) => found,
@@ -270,11 +270,11 @@ impl Authenticator {
         Ok(AgentSession { secret, proves, message })
     }
 
-    /// Asks for credentials, 401 for REGISTER and 407 for everything else: agents with a challenge for this epoch, others
+    /// Asks for credentials, see [`credential_fields`]: agents with a challenge for this epoch, others
     /// with one for each configured algorithm.
     fn challenge(&mut self, cx: &mut Context, asked: Asked<'_>, stale: bool) {
-        let Asked { flow, message, method, .. } = asked;
-        let (code, field, _) = credential_fields(method);
+        let Asked { flow, message, .. } = asked;
+        let (code, field, _) = credential_fields(&cx.policy, asked);
         let (agents, epoch) = (Arc::clone(&cx.settings.agents), Epoch::at(cx.now.unix));
         let is_agent = message.lists(HeaderName::Supported, b"sluicegate");
         let certificate = agents.certificate(epoch).filter(|_| is_agent);
@@ -324,10 +324,14 @@ impl DigestName {
     }
 }
 
-/// Which header fields a challenge and its credentials stand in.
-const fn credential_fields(method: Method<'_>) -> (u16, &'static str, HeaderName) {
-    match method {
-        Method::Register => (401, "WWW-Authenticate", HeaderName::Authorization),
+/// Which header fields a challenge and its credentials stand in. Where a SIP server takes registrations we are a proxy to all
+/// telephones: its 401 and ours would be told apart by nobody, and strangers do not learn whose goes there.
+fn credential_fields(policy: &Policy, asked: Asked<'_>) -> (u16, &'static str, HeaderName) {
+    let is_agents = || asked.message.lists(HeaderName::Supported, b"sluicegate");
+    match asked.method {
+        Method::Register if !policy.relays_registrations() || is_agents() => {
+            (401, "WWW-Authenticate", HeaderName::Authorization)
+        }
         _ => (407, "Proxy-Authenticate", HeaderName::ProxyAuthorization),
     }
 }

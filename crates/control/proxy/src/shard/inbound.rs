@@ -18,6 +18,7 @@ use super::{
     keys::{Direction, Side},
     ladder::Asked,
     media::wanted_of_answer,
+    paths::by_path,
     registrar::{Hop, Registrar},
     relay::{Relay, keep_ringing},
     transactions::Transactions,
@@ -49,10 +50,18 @@ pub(super) fn call_user(
     if breadth == 0 {
         return transactions.refuse(cx, asked, (Outcome::Unavailable, 440), &[]);
     }
+    let by_path = match by_path(cx, &service, asked.message).transpose() {
+        Ok(by_path) => by_path,
+        Err((user, verdict, why)) => return refuse(cx, transactions, asked, (&service.name, &user), verdict, why),
+    };
+    let user = by_path.as_ref().map_or(user, |(user, _)| user);
     if cx.policy.user(user).is_none_or(|user| !user.enabled) {
         return refuse(cx, transactions, asked, (&service.name, user), (Outcome::Denied, 404), "there is no such user");
     }
-    let targets: Vec<_> = registrar.contacts(cx.now.instant, user).map(|contact| Target::from(&*contact)).collect();
+    let targets: Vec<_> = match &by_path {
+        Some((_, target)) => vec![target.clone()],
+        None => registrar.contacts(cx.now.instant, user).map(|contact| Target::from(&*contact)).collect(),
+    };
     if targets.is_empty() {
         let why = "no telephone of the user is registered";
         return refuse(cx, transactions, asked, (&service.name, user), (Outcome::Unavailable, 480), why);

@@ -5,6 +5,7 @@
 //! | To-tag of a declared service | call 12, shard 1, MAC of the caller's flow 8, MAC 8 | |
 //! | `sg` of our Record-Route | call 12, MAC 8 | |
 //! | `cl` of our Record-Route | client's flow 19, its connection 4, which side called 1, epoch 4, MAC 8 | call, service (`sv`), Call-ID, caller's tag |
+//! | `pc` of our Path | telephone's flow 19, its connection 4, our start 4 if it has one, its end 8, MAC 8 | user (`us`), service (`sv`) |
 //! | branch of a relayed request | 0, shard 1, number 8, hash of how it came 4, MAC 8 | this start of the frontend |
 //! | branch of a request passed on without state | 1 (to the service) or 2 (to the client), flow 19, its connection 4, hash of the branch below 8, MAC 8 | this start, Call-ID, CSeq, where the request went |
 //!
@@ -40,6 +41,9 @@ const FLOW_LEN: usize = 19;
 const CONNECTED_LEN: usize = FLOW_LEN + 4;
 const EPOCH_LEN: usize = 4;
 const WAY_LEN: usize = 4;
+/// The parameter of our Path that names a telephone.
+pub(super) const REACHED: &str = "pc";
+const REACHED_LEN: usize = CONNECTED_LEN + 4 + 8;
 /// Longest hidden place, as text.
 const PLACE_LEN_MAX: usize = 400;
 /// Of a branch, what its MAC covers.
@@ -78,6 +82,18 @@ pub(super) struct Route {
     pub(super) client: Flow,
     /// Who began it.
     pub(super) caller: Side,
+}
+
+/// A telephone that is registered at a service, as our Path names it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Reached {
+    pub(super) service: String,
+    pub(super) user: String,
+    pub(super) flow: Flow,
+    /// In which start of ours its connection was made; 0 if it has none.
+    pub(super) start: u32,
+    /// Until when the service may reach it by this.
+    pub(super) end: UnixTime,
 }
 
 /// One side of a call.
@@ -272,6 +288,35 @@ impl Keys {
 
     fn route_mac(&self, (call, service): (&[u8; 12], &[u8]), client: &[u8], caller: Caller<'_>) -> [u8; MAC_LEN] {
         mac(&self.route, b"route", &[call, service, client, caller.call_id, caller.tag])
+    }
+
+    /// Our Path value for a telephone, on the side of its service, where we are `own`.
+    pub(super) fn path(&self, own: &str, reached: &Reached) -> String {
+        let Reached { service, user, flow, start, end } = reached;
+        let named = [&connected_bytes(*flow)[..], &start.to_be_bytes(), &end.0.to_be_bytes()].concat();
+        let mac = mac(&self.route, b"path", &[&named, user.as_bytes(), service.as_bytes()]);
+        let cookie = URL_SAFE_NO_PAD.encode([&named[..], &mac].concat());
+        format!("<sip:{own};lr;sv={service};us={user};{REACHED}={cookie}>")
+    }
+
+    /// The telephone that a URI of ours in a Path names. It may have ended.
+    pub(super) fn reached(&self, uri: &Uri<'_>) -> Option<Reached> {
+        let cookie: [u8; REACHED_LEN + MAC_LEN] = decode(uri.param(REACHED.as_bytes())??)?;
+        let (named, sent) = cookie.split_first_chunk::<REACHED_LEN>()?;
+        let [service, user] = [uri.param(b"sv")??, uri.param(b"us")??];
+        if !bool::from(mac(&self.route, b"path", &[named, user, service]).ct_eq(sent)) {
+            return None;
+        }
+        let (flow, rest) = named.split_first_chunk::<CONNECTED_LEN>()?;
+        let (start, end) = rest.split_first_chunk::<4>()?;
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).ok();
+        Some(Reached {
+            service: text(service)?,
+            user: text(user)?,
+            flow: flow_of(flow)?,
+            start: u32::from_be_bytes(*start),
+            end: UnixTime(u64::from_be_bytes(end.try_into().ok()?)),
+        })
     }
 
     /// The branch of the request number `number` that `shard` sends. `came`: of one that is relayed, as it came.

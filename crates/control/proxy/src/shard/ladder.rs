@@ -17,6 +17,7 @@ use super::{
     inbound::call_user,
     keys::BranchOwner,
     names::user_in,
+    paths::{is_by_path, register, registers_at},
     transactions::Id,
     watch,
 };
@@ -262,7 +263,9 @@ impl Shard {
             return Err(Rung::Method);
         }
         match asked.method {
-            Method::Options if !self.is_of_service(asked) => self.cx.on_options(asked),
+            Method::Options if !self.is_of_service(asked) && !is_by_path(&self.cx, asked.message) => {
+                self.cx.on_options(asked);
+            }
             Method::Bye => self.cx.unmatched(asked),
             _ => return Ok(()),
         }
@@ -272,12 +275,16 @@ impl Shard {
     fn decide(&mut self, asked: Asked<'_>, proof: Proof) {
         let Self { cx, exchanges, registrar, .. } = self;
         if asked.method == Method::Register {
-            return registrar.on_register(cx, &mut exchanges.transactions, asked, proof);
+            return match registers_at(cx, asked, &proof) {
+                Some(service) => register(cx, exchanges, registrar, asked, (proof.user, service)),
+                None => registrar.on_register(cx, &mut exchanges.transactions, asked, proof),
+            };
         }
         let is_ours = cx.settings.is_for_us(asked.message);
         let name = if is_ours { asked.service() } else { String::new() };
         // Whoever registers a SIP server calls for it, unless what it calls is a service.
-        if let (None, Some(service)) = (cx.policy.service(&name), cx.policy.sip_server_of(&proof.user).cloned()) {
+        let is_to_service = cx.policy.service(&name).is_some() && !is_by_path(cx, asked.message);
+        if let (false, Some(service)) = (is_to_service, cx.policy.sip_server_of(&proof.user).cloned()) {
             return call_user(cx, exchanges, registrar, asked, service, &name);
         }
         let service = cx.policy.dialled(&name).map_or(name, |service| service.name.clone());

@@ -196,6 +196,7 @@ mod tests {
             numbers: Vec::new(),
             sip: Vec::new(),
             certificate: None,
+            register: sluicegate_policy::Registering::default(),
         }
     }
 

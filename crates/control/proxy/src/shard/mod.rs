@@ -29,6 +29,7 @@ mod legs;
 mod media;
 mod names;
 mod onward;
+mod paths;
 mod registrar;
 mod relay;
 mod responses;

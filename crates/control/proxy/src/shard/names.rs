@@ -142,7 +142,7 @@ pub(super) fn user_in(uri: &[u8]) -> Option<String> {
 }
 
 /// Where a URI leads: host, port and transport, as it says them.
-fn place_of(uri: &Uri<'_>) -> Option<String> {
+pub(super) fn place_of(uri: &Uri<'_>) -> Option<String> {
     let host: Host<'_> = uri.host?;
     let place = uri.port.map_or_else(|| host.to_string(), |port| format!("{host}:{port}"));
     let transport = uri.param(TRANSPORT).flatten().and_then(|name| std::str::from_utf8(name).ok());

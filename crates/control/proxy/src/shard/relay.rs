@@ -23,6 +23,7 @@ use super::{
     media::{self, wanted_of_answer},
     names::{HIDDEN, NOT_FORWARDED, refusal_of},
     onward::Onward,
+    paths::{self, asks_for_ours, is_registration},
     registrar::Hop,
     responses::{Makes, abandon, description, settle, supersedes, write_response},
     timers,
@@ -285,6 +286,11 @@ impl Exchanges {
         let Some(sent) = self.transactions.take_response(cx, flow, message) else { return };
         let Some(relayed) = self.relayed.get(&sent).copied() else { return self.on_late(cx, sent, message, code) };
         let owed = relayed.exchange;
+        let is_registration = relayed.direction == Direction::ToService && is_registration(message);
+        if is_registration && asks_for_ours(message, &cx.settings.realm) {
+            self.transactions.release(sent);
+            return self.fail(cx, owed, 500, "the service asks for passwords in our realm: it has to name another");
+        }
         let Some(exchange) = self.pending.get_mut(&owed) else {
             return self.on_another(cx, legs, relayed, (flow, message), code);
         };
@@ -299,7 +305,8 @@ impl Exchanges {
         if code == 100 || (code < 300 && relay.waiting.is_some() && !supersedes(relay.waiting.as_deref(), code)) {
             return;
         }
-        let of_service = description(message, code).filter(|_| relay.direction == Direction::ToService);
+        let opens = relay.direction == Direction::ToService && !is_registration;
+        let of_service = description(message, code).filter(|_| opens);
         let Some(session) = of_service else { return self.pass_on(cx, legs, owed, message, code) };
         let mut wants = wanted_of_answer(&session, &exchange.admitted.service);
         let request = Message::parse(&exchange.request).ok();
@@ -489,6 +496,9 @@ fn forwarded(
     hop: &Hop,
     offer: Option<&Session<'_>>,
 ) -> Result<Vec<u8>, u16> {
+    if asked.method == Method::Register {
+        return paths::forwarded(cx, asked, admitted, hop);
+    }
     let Asked { flow, message, essentials, .. } = asked;
     let branch = cx.new_branch(Some((Direction::ToService.sender(), message)));
     let route = Route {

@@ -22,6 +22,7 @@ use super::{
     legs::{Leg, Legs},
     media,
     names::{HIDDEN, NOT_FORWARDED},
+    paths::{is_registration, write_answer},
     registrar::ways,
     settings::Settings,
     timers,
@@ -67,6 +68,9 @@ pub(super) fn write_response(
     code: u16,
 ) -> Option<()> {
     let relay = exchange.relay.as_ref()?;
+    if is_registration(message) && relay.direction == Direction::ToService {
+        return write_answer(cx, (exchange, sent_on), message);
+    }
     let body = relayed_body(message, exchange, code, &cx.settings);
     let body = body.as_ref().map(|(content_type, bytes)| NewBody { content_type, bytes });
     if relay.direction == Direction::ToClient {

@@ -15,6 +15,7 @@ mod lasting;
 mod messages;
 mod passing;
 mod registrations;
+mod relayed_registrations;
 #[path = "../site/mod.rs"]
 mod site;
 mod state;

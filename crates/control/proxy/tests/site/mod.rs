@@ -34,6 +34,7 @@ pub(crate) const GATE: &str = "203.0.113.9";
 pub(crate) const PHONE: &str = "198.51.100.7:40000";
 pub(crate) const AGENT: &str = "10.0.0.3:5070";
 pub(crate) const PBX: &str = "10.0.0.2:5060";
+pub(crate) const ANNEX: &str = "10.0.0.5:5060";
 
 pub(crate) struct Site {
     pub(crate) shards: Vec<Shard>,

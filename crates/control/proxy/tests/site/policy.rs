@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use sluicegate_grant::DataMode;
-use sluicegate_policy::{Bounds, Draft, Group, PerUser, Policy, Service, Subject, User};
+use sluicegate_policy::{Bounds, Draft, Group, PerUser, Policy, Registering, Service, Subject, User};
 use sluicegate_proxy::Input;
 use sluicegate_store::password::credentials;
 
@@ -61,6 +61,20 @@ impl Site {
             service
         });
         let services = services.collect();
+        self.change(services, *self.policy.per_user());
+    }
+
+    /// From now on these SIP servers take registrations themselves. `annex` is one that there is only then.
+    pub(crate) fn registers_at(&mut self, names: &[&str]) {
+        let service = |service: &Service| Service {
+            register: if names.contains(&service.name.as_str()) { Registering::Relay } else { Registering::Frontend },
+            ..service.clone()
+        };
+        let services = self.policy.services().filter(|service| service.name != "annex").map(|known| service(known));
+        let mut services: Vec<_> = services.collect();
+        let pbx = services.iter().find(|service| service.name == "pbx").cloned().unwrap();
+        let annex = Service { name: "annex".into(), address: [10, 0, 0, 5].into(), numbers: Vec::new(), ..pbx };
+        services.extend(names.contains(&"annex").then(|| service(&Service { registrar: None, ..annex })));
         self.change(services, *self.policy.per_user());
     }
 

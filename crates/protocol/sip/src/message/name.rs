@@ -73,6 +73,7 @@ header_names! {
     Route, "Route";
     RSeq, "RSeq";
     Server, "Server";
+    ServiceRoute, "Service-Route";
     SessionExpires, "Session-Expires", b'x';
     SluicegateNoise, "Sluicegate-Noise";
     Subject, "Subject", b's';
@@ -169,6 +170,7 @@ impl HeaderName {
                 | Self::Require
                 | Self::ResourcePriority
                 | Self::Route
+                | Self::ServiceRoute
                 | Self::Supported
                 | Self::Unsupported
                 | Self::Via

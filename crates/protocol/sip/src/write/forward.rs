@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     digest::{DigestError, realm_of},
-    message::{HeaderName, Line, Message, ParseError, Start, Via, scan::Cursor},
+    message::{HeaderName, Line, Message, Method, ParseError, Start, Via, scan::Cursor},
 };
 
 /// Why a message cannot be forwarded.
@@ -62,7 +62,7 @@ pub struct ForwardRequest<'m, 'a> {
     /// Header fields to leave out, such as P-Preferred-Identity.
     pub remove: &'m [HeaderName],
     /// Our realm: credentials for it, or for a part of it (`realm;…`), go no further; those for others do (RFC 3261 section
-    /// 22.3).
+    /// 22.3). Of a REGISTER those for a registrar too, which may be what we were until now.
     pub credentials_of: Option<&'m str>,
     /// Header fields to put in.
     pub add: &'m [(&'m str, &'m [u8])],
@@ -93,6 +93,7 @@ impl ForwardRequest<'_, '_> {
         for line in self.request.lines() {
             match line.name {
                 HeaderName::Via | HeaderName::MaxForwards => {}
+                HeaderName::Authorization if method == Method::Register && self.are_ours(line.value) => {}
                 HeaderName::ProxyAuthorization if self.are_ours(line.value) => {}
                 HeaderName::Route if routes_pending > 0 && !self.remove.contains(&HeaderName::Route) => {
                     routes_pending -= push_without_first(out, &line, routes_pending);

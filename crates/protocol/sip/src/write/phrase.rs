@@ -23,6 +23,7 @@ pub const fn phrase(code: u16) -> &'static str {
         420 => "Bad Extension",
         421 => "Extension Required",
         423 => "Interval Too Brief",
+        430 => "Flow Failed",
         439 => "First Hop Lacks Outbound Support",
         440 => "Max-Breadth Exceeded",
         480 => "Temporarily Unavailable",

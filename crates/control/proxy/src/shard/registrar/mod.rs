@@ -12,7 +12,7 @@ use sluicegate_wire::Instant;
 use self::{services::is_theirs, users::callable};
 pub(super) use self::{
     services::{Hop, may_be_of, ways},
-    users::REGISTER_EXTENSIONS,
+    users::{REGISTER_EXTENSIONS, check_relayed, flow_back, number, path, refuse, tail},
 };
 use super::{
     auth::Proof, context::Context, events::Binding, ladder::Asked, names::user_in, settings::Settings,

@@ -7,7 +7,7 @@ use std::{
 
 use httpdate::fmt_http_date;
 use sluicegate_sip::{
-    message::{HeaderName, NameAddr, Param},
+    message::{HeaderName, Message, NameAddr, Param},
     transaction::Role,
     uri::Uri,
 };
@@ -41,7 +41,7 @@ pub(crate) const REGISTER_EXTENSIONS: [&str; 2] = ["path", "outbound"];
 
 /// Why a REGISTER changes nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Refusal {
+pub(crate) enum Refusal {
     /// It does not follow the grammar, or contradicts itself.
     Malformed,
     /// The user may not do this.
@@ -61,7 +61,8 @@ enum Refusal {
 }
 
 impl Refusal {
-    const fn answer(self) -> (Outcome, u16) {
+    /// What it is counted as, and its status.
+    pub(crate) const fn answer(self) -> (Outcome, u16) {
         match self {
             Self::Malformed => (Outcome::Malformed, 400),
             Self::Denied(_) => (Outcome::Denied, 403),
@@ -169,7 +170,7 @@ fn check_addresses(settings: &Settings, asked: Asked<'_>, user: &str) -> Result<
 impl<'m> Update<'m> {
     fn read(cx: &Context, asked: Asked<'m>, contacts_max: usize) -> Result<Self, Refusal> {
         let (message, essentials) = (asked.message, asked.essentials);
-        let route = path(asked)?;
+        let route = path(message)?;
         // Who is behind no proxy reaches us over its own flow. The proxy nearest to it wrote the last Path.
         let is_direct = message.headers(HeaderName::Via).nth(1).is_none();
         let keeps_flows = is_direct || route.last().is_some_and(|value| is_outbound(value));
@@ -177,7 +178,7 @@ impl<'m> Update<'m> {
             now: cx.now.instant,
             call_id: cx.keys.call_id(essentials.call_id),
             cseq: essentials.cseq.number,
-            flow: flow_back(asked),
+            flow: flow_back(asked.flow, message),
             route,
             wants: Wants::read(asked, (keeps_flows, contacts_max), &cx.settings.phones)?,
         })
@@ -281,7 +282,7 @@ impl<'m> Wants<'m> {
 impl<'m> Wanted<'m> {
     fn read(contact: &NameAddr<'m>, of_all: Option<u32>, phones: &Phones) -> Result<Self, Refusal> {
         let uri = Uri::parse(contact.uri).map_err(|_| Refusal::Malformed)?;
-        let parts = contact.uri.iter().filter(|byte| matches!(byte, b';' | b'&')).count();
+        let parts = uri_parts(contact);
         let text = contact.uri.get(..contact.uri.len() - uri.headers.len()).unwrap_or_default();
         let text = if uri.is_sip() { text.strip_suffix(b"?").unwrap_or(text) } else { contact.uri };
         let (instance, q) = (instance_of(contact), contact.params.value(b"q"));
@@ -349,7 +350,7 @@ fn reg_id_of(contact: &NameAddr<'_>) -> Option<u32> {
 }
 
 /// The rest of a Contact behind its URI, as it is told again, without what is only said of this moment.
-fn tail(contact: &NameAddr<'_>, uri_len: usize) -> Vec<u8> {
+pub(crate) fn tail(contact: &NameAddr<'_>, uri_len: usize) -> Vec<u8> {
     let mut tail = [contact.uri.get(uri_len..).unwrap_or_default(), b">"].concat();
     for Param { name, value } in contact.params.iter().filter(|param| !param.name.eq_ignore_ascii_case(b"expires")) {
         tail.push(b';');
@@ -363,8 +364,8 @@ fn tail(contact: &NameAddr<'_>, uri_len: usize) -> Vec<u8> {
 }
 
 /// The Path values of a REGISTER, topmost first.
-fn path(asked: Asked<'_>) -> Result<Vec<Vec<u8>>, Refusal> {
-    let values: Vec<&[u8]> = asked.message.headers(HeaderName::Path).take(PATH_VALUES_MAX + 1).collect();
+pub(crate) fn path(message: &Message<'_>) -> Result<Vec<Vec<u8>>, Refusal> {
+    let values: Vec<&[u8]> = message.headers(HeaderName::Path).take(PATH_VALUES_MAX + 1).collect();
     if values.is_empty() {
         return Ok(Vec::new());
     }
@@ -377,7 +378,7 @@ fn path(asked: Asked<'_>) -> Result<Vec<Vec<u8>>, Refusal> {
         return Err(Refusal::Malformed);
     }
     // A telephone that does not know of it would not see what a proxy did (RFC 3327 section 5.3).
-    let is_known = asked.message.lists(HeaderName::Supported, b"path");
+    let is_known = message.lists(HeaderName::Supported, b"path");
     if is_known { Ok(values.into_iter().map(<[u8]>::to_vec).collect()) } else { Err(Refusal::Path) }
 }
 
@@ -388,8 +389,8 @@ fn is_outbound(path: &[u8]) -> bool {
 }
 
 /// Where calls to who sent this go: to where its answers go.
-fn flow_back(asked: Asked<'_>) -> Flow {
-    if asked.flow.connection.is_some() { asked.flow } else { answer_flow(asked.flow, asked.message) }
+pub(crate) fn flow_back(flow: Flow, message: &Message<'_>) -> Flow {
+    if flow.connection.is_some() { flow } else { answer_flow(flow, message) }
 }
 
 /// How long a contact is registered that was asked for so long.
@@ -403,7 +404,7 @@ const fn granted_secs(asked: Option<u32>, phones: &Phones) -> Result<u32, Refusa
     }
 }
 
-fn number(text: &[u8]) -> Option<u32> {
+pub(crate) fn number(text: &[u8]) -> Option<u32> {
     let is_number = !text.is_empty() && text.iter().all(u8::is_ascii_digit);
     std::str::from_utf8(text).ok().filter(|_| is_number)?.parse().ok()
 }
@@ -441,6 +442,41 @@ fn refusal_fields(refusal: Refusal, phones: &Phones) -> Vec<Field> {
         Refusal::Path => vec![("Unsupported", b"path".to_vec())],
         _ => Vec::new(),
     }
+}
+
+/// What is checked of a REGISTER that a SIP server takes: whose it is, and that it is of a size that we can compare its answer
+/// with.
+pub(crate) fn check_relayed(cx: &Context, asked: Asked<'_>, user: &str) -> Result<(), Refusal> {
+    check_addresses(&cx.settings, asked, user)?;
+    path(asked.message)?;
+    for (contact, nth) in asked.message.contacts().zip(1..) {
+        let contact = contact.map_err(|_| Refusal::Malformed)?;
+        if nth > cx.settings.locations.per_user_max() {
+            return Err(LocationsFull::OfUser.into());
+        }
+        if contact.uri.len() > CONTACT_PART_LEN_MAX || uri_parts(&contact) > URI_PARTS_MAX {
+            return Err(Refusal::Malformed);
+        }
+    }
+    Ok(())
+}
+
+/// Refuses a REGISTER of a user.
+pub(crate) fn refuse(
+    cx: &mut Context,
+    transactions: &mut Transactions,
+    asked: Asked<'_>,
+    user: &str,
+    refusal: Refusal,
+) {
+    note_refusal(cx, asked, user, refusal);
+    let fields = refusal_fields(refusal, &cx.settings.phones);
+    let fields: Vec<_> = fields.iter().map(|(name, value)| (*name, value.as_slice())).collect();
+    transactions.refuse(cx, asked, refusal.answer(), &fields);
+}
+
+fn uri_parts(contact: &NameAddr<'_>) -> usize {
+    contact.uri.iter().filter(|byte| matches!(byte, b';' | b'&')).count()
 }
 
 fn note_refusal(cx: &mut Context, asked: Asked<'_>, user: &str, refusal: Refusal) {

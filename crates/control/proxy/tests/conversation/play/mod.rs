@@ -75,7 +75,7 @@ pub(crate) fn play(bytes: &[u8]) {
 }
 
 /// A frontend of this kind: with one shard or two, with an address of its own for the inside or without, with tables that are
-/// soon full, and with telephones that come over TCP.
+/// soon full, with telephones that come over TCP, and with a PBX at which they are registered.
 fn site(kind: u8) -> Site {
     let (has_inside, has_connections) = (kind & 2 != 0, kind & 16 != 0);
     let tables = Tables {
@@ -98,6 +98,9 @@ fn site(kind: u8) -> Site {
         site.listening.push(Listening::new(Transport::Tcp, address(FRONTEND)));
     }
     site.start(shards);
+    if kind & 32 != 0 {
+        site.registers_at(&["pbx"]);
+    }
     site
 }
 
@@ -243,8 +246,11 @@ impl Play {
     /// Begins a call, of this user or that; without credentials.
     fn calls(&mut self, party: usize, what: u8, how: u8) {
         const CALLED: [&str; 8] = ["", "", "", "pbx", "web", "files", "alice", "nobody"];
-        let caller = &mut self.parties[party].caller;
-        (caller.to_tag, caller.route) = (None, None);
+        let Party { caller, asked, .. } = &mut self.parties[party];
+        // By the Path of the last telephone that was registered there, maybe.
+        let registered = asked.iter().rev().find(|request| request.starts_with("REGISTER "));
+        let path = registered.filter(|_| how & 4 == 0).map(|request| one(request, HeaderName::Path));
+        (caller.to_tag, caller.route) = (None, path);
         caller.call_id.push('+');
         let called = CALLED[usize::from(how >> 5)];
         if !called.is_empty() {

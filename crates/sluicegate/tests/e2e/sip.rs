@@ -3,6 +3,7 @@
 mod called;
 mod calls;
 mod lasting;
+mod relayed;
 mod without;
 
 use std::{env, net::Ipv4Addr, time::Duration};

@@ -259,28 +259,12 @@ fn strict(datapath: &'static str) {
     until("no grant is left", || node.grants().is_empty().then_some(()));
 
     for server_hangs_up in [false, true] {
-        register(&strict.phone);
+        let contact = format!("Contact: <sip:alice@{};transport=tcp>\r\n", strict.phone.local());
+        assert_eq!(strict.phone.register(&contact).status, 200);
         let (called, tag) = call_of_server(&pbx, &strict.phone);
         hang_up(&pbx, &strict.phone, (&called, &tag), server_hangs_up);
         until("no grant is left", || node.grants().is_empty().then_some(()));
     }
-}
-
-/// Registers the telephone over its connection.
-fn register(phone: &Phone) {
-    let call_id = token();
-    let request = |cseq: u32, more: &str| {
-        format!(
-            "REGISTER sip:example.net SIP/2.0\r\nVia: SIP/2.0/TCP {local};branch=z9hG4bK{branch};rport\r\nMax-Forwards: 70\r\n\
-             From: <sip:alice@example.net>;tag=r\r\nTo: <sip:alice@example.net>\r\nCall-ID: {call_id}\r\n\
-             CSeq: {cseq} REGISTER\r\nContact: <sip:alice@{local};transport=tcp>\r\n{more}Content-Length: 0\r\n\r\n",
-            local = phone.local(),
-            branch = token(),
-        )
-    };
-    let challenge = phone.ask(request(1, "").as_bytes());
-    let signed = credentials(&challenge.bytes, ("alice", PASSWORD), "REGISTER", "sip:example.net");
-    assert_eq!(phone.ask(request(2, &signed).as_bytes()).status, 200);
 }
 
 /// Has the server call the telephone: the INVITE as that got it, and the server's tag.

@@ -235,9 +235,10 @@ impl Phone {
     fn register_request(&self, (call_id, cseq): (&str, u32), headers: &str) -> Vec<u8> {
         let (local, user) = (self.local(), &self.user);
         format!(
-            "REGISTER sip:{REALM} SIP/2.0\r\nVia: SIP/2.0/UDP {local};branch=z9hG4bK{branch};rport\r\n\
+            "REGISTER sip:{REALM} SIP/2.0\r\nVia: SIP/2.0/{transport} {local};branch=z9hG4bK{branch};rport\r\n\
              Max-Forwards: 70\r\nFrom: <sip:{user}@{REALM}>;tag={tag}\r\nTo: <sip:{user}@{REALM}>\r\n\
              Call-ID: {call_id}\r\nCSeq: {cseq} REGISTER\r\n{headers}Content-Length: 0\r\n\r\n",
+            transport = self.line.transport().name(),
             branch = token(),
             tag = token(),
         )

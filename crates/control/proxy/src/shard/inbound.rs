@@ -60,7 +60,10 @@ pub(super) fn call_user(
     }
     let targets: Vec<_> = match &by_path {
         Some((_, target)) => vec![target.clone()],
-        None => registrar.contacts(cx.now.instant, user).map(|contact| Target::from(&*contact)).collect(),
+        None => {
+            let contacts = registrar.contacts(cx.now.instant, user, asked.message.as_bytes().len());
+            contacts.map(|contact| Target::from(&*contact)).collect()
+        }
     };
     if targets.is_empty() {
         let why = "no telephone of the user is registered";

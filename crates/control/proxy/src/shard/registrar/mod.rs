@@ -9,10 +9,13 @@ use std::{collections::HashMap, sync::Arc};
 use sluicegate_policy::Policy;
 use sluicegate_wire::Instant;
 
-use self::{services::is_theirs, users::callable};
 pub(super) use self::{
     services::{Hop, may_be_of, ways},
     users::{REGISTER_EXTENSIONS, check_relayed, flow_back, number, path, refuse, tail},
+};
+use self::{
+    services::{is_long, is_theirs},
+    users::callable,
 };
 use super::{
     auth::Proof, context::Context, events::Binding, ladder::Asked, names::user_in, settings::Settings,
@@ -24,6 +27,9 @@ use crate::{
     metrics::Outcome,
     transmits::ConnectionId,
 };
+
+/// What a request may become longer by on its way through us: a Via, Record-Route values.
+const ADDED_LEN: usize = 512;
 
 /// Where services and users are reached. Every table is bounded.
 #[derive(Debug)]
@@ -66,9 +72,9 @@ impl Registrar {
         }
     }
 
-    /// Where a user can be called now, preferred first.
-    pub(super) fn contacts(&self, now: Instant, user: &str) -> impl Iterator<Item = Arc<Contact>> {
-        callable(&self.locations.of(now, user)).into_iter()
+    /// Where a request of this length can go for a user now, preferred places first.
+    pub(super) fn contacts(&self, now: Instant, user: &str, len: usize) -> impl Iterator<Item = Arc<Contact>> {
+        callable(&self.locations.of(now, user), is_long(len + ADDED_LEN)).into_iter()
     }
 
     /// Nobody is reached any more who may not be registered now and might before. What a shard took by the old policy ends with

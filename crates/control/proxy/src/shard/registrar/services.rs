@@ -51,8 +51,13 @@ impl Hop {
 
     /// The other way of a request of this length, if it has to take that.
     pub(crate) fn instead(&self, len: usize) -> Option<&Self> {
-        self.of_long.as_deref().filter(|_| len > DATAGRAM_LEN_MAX)
+        self.of_long.as_deref().filter(|_| is_long(len))
     }
+}
+
+/// Whether a request of this length should not go by datagram.
+pub(super) const fn is_long(len: usize) -> bool {
+    len > DATAGRAM_LEN_MAX
 }
 
 /// The ways to a SIP server at its own address, preferred first.

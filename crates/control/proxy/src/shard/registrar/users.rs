@@ -147,7 +147,7 @@ impl Registrar {
             update.apply(before)
         })?;
         if contacts.len() > known {
-            let step = format!("+ registered; calls go to {} contacts now", self.contacts(now, user).count());
+            let step = format!("+ registered; calls go to {} contacts now", self.contacts(now, user, 0).count());
             cx.decided(asked, user, (Outcome::Admitted, 200), [step]);
         }
         Ok(registered(cx.now.unix, asked, &update, &contacts))
@@ -325,18 +325,24 @@ impl<'m> Wanted<'m> {
     }
 }
 
-/// Where a call can go. Of a telephone with several flows it is one: none is to ring twice (RFC 5626 section 7). And a user
-/// may be registered at a mailbox, say.
-pub(super) fn callable(contacts: &[Arc<Contact>]) -> Vec<Arc<Contact>> {
-    let mut telephones: Vec<Vec<u8>> = Vec::new();
-    let mut is_another = |contact: &Contact| {
+/// Where a request can go that is long or not. Of a telephone with several flows it is one: none is to ring twice (RFC 5626
+/// section 7); what is too long for a datagram takes a connection, if the telephone has one. And a user may be registered at a
+/// mailbox, say.
+pub(super) fn callable(contacts: &[Arc<Contact>], is_long: bool) -> Vec<Arc<Contact>> {
+    let mut found: Vec<(Option<Vec<u8>>, &Arc<Contact>)> = Vec::new();
+    for contact in contacts.iter().filter(|contact| contact.is_sip()) {
         let value = contact.value();
         let instance = NameAddr::parse(&value).as_ref().and_then(instance_of).map(<[u8]>::to_ascii_lowercase);
-        let is_known = instance.as_ref().is_some_and(|instance| telephones.contains(instance));
-        telephones.extend(instance);
-        !is_known
-    };
-    contacts.iter().filter(|contact| contact.is_sip() && is_another(contact)).cloned().collect()
+        let known = found.iter_mut().find(|(known, _)| instance.is_some() && *known == instance);
+        match known {
+            None => found.push((instance, contact)),
+            Some((_, known)) if is_long && known.flow.connection.is_none() && contact.flow.connection.is_some() => {
+                *known = contact;
+            }
+            Some(_) => {}
+        }
+    }
+    found.into_iter().map(|(_, contact)| Arc::clone(contact)).collect()
 }
 
 /// Which telephone a Contact is of (RFC 5626 section 4.1).
@@ -516,8 +522,15 @@ mod tests {
             contact("sip:a@h4", ""),
             contact("sip:a@h5", ""),
         ];
-        let called: Vec<_> = callable(&contacts).iter().map(|contact| contact.uri[7]).collect();
+        let called: Vec<_> = callable(&contacts, false).iter().map(|contact| contact.uri[7]).collect();
         assert_eq!(called, b"1345");
+        // The second of its flows is a connection.
+        let mut connected = contacts;
+        Arc::get_mut(&mut connected[2]).unwrap().flow.connection = crate::ConnectionId::new(0, 1);
+        for (is_long, expected) in [(false, b"1345"), (true, b"2345")] {
+            let called: Vec<_> = callable(&connected, is_long).iter().map(|contact| contact.uri[7]).collect();
+            assert_eq!(called, expected);
+        }
     }
 
     #[test]

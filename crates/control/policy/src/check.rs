@@ -431,6 +431,12 @@ fn service_among(report: &mut Report, service: &Service, earlier: &[Service]) {
             let message = format!("service {:?} has the same address but another mode or outbound", other.name);
             report.error("mode", message, "services at one address need the same mode and outbound");
         }
+        let tls = service.sip_port_over(Transport::Tls);
+        let is_same_server = tls.is_some() && tls == other.sip_port_over(Transport::Tls);
+        if is_same_server && other.certificate_or_default() != service.certificate_or_default() {
+            let message = format!("service {:?} is reached there over TLS with another certificate", other.name);
+            report.error("certificate", message, "write the same certificate for one server");
+        }
         if other.default != service.default {
             let message = format!("service {:?} has the same address but another default", other.name);
             report.error("default", message, "services at one address need the same default");

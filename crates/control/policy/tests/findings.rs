@@ -109,6 +109,16 @@ fn each_error_names_its_place_and_says_what_to_write() {
             "tcp/7 is the second",
         ),
         (|d| d.services[0] = pbx("sip = [\"tls/5004\"]"), "service", "ports", "tcp/5000-5010 includes its SIP port"),
+        (
+            |d| {
+                d.services[0] = pbx("sip = [\"tls/5061\"]");
+                let trunk = pbx("sip = [\"tls/5061\"]\ncertificate = \"trunk.example.net\"");
+                d.services.push(Service { name: "trunk".into(), ports: vec!["udp/9".parse().unwrap()], ..trunk });
+            },
+            "service",
+            "certificate",
+            "with another certificate",
+        ),
         (|d| d.services[0] = pbx("certificate = \"pbx.example.net\""), "service", "certificate", "no SIP over TLS"),
         (
             |d| {

@@ -299,7 +299,9 @@ impl Shard {
     /// What a service sends its users, if that is shown without credentials.
     fn take_of_service(&mut self, asked: Asked<'_>) -> Passed<()> {
         let Self { cx, exchanges, registrar, .. } = self;
-        let Some(service) = registrar.sender(cx, asked.flow) else { return Ok(()) };
+        // Who registers shows a password, whoever it is.
+        let sender = registrar.sender(cx, asked.flow).filter(|_| asked.method != Method::Register);
+        let Some(service) = sender else { return Ok(()) };
         let name = if cx.settings.is_for_us(asked.message) { asked.service() } else { String::new() };
         call_user(cx, exchanges, registrar, asked, service, &name);
         Err(Rung::Rules)

@@ -240,6 +240,9 @@ fn a_server_with_its_certificate_calls_users_without_a_password() {
     let other = switch.request("INVITE", "sip:alice@example.net", "", ANSWER);
     let sent = proved(&mut site, accepted(TLS), &certified(), &other);
     assert_eq!((sent[0].0, status(&sent[0].1)), (accepted(TLS), 100));
+    let register = switch.request("REGISTER", "sip:example.net", "Contact: <sip:pbx@10.0.0.2>\r\n", "");
+    let sent = proved(&mut site, accepted(TLS), &certified(), &register);
+    assert_eq!((sent[0].0, status(&sent[0].1)), (accepted(TLS), 401), "not for a certificate");
     let called = site.gate_opens();
     assert!(called[0].0.to_string() == PHONE && called[0].1.starts_with("INVITE "), "{called:?}");
 }

@@ -155,7 +155,10 @@ impl Connection {
         let read = carrier.read(socket, chunk, |shown, mut text| {
             // Before the first message: who sent that may depend on it.
             if let Some(tls) = tls.filter(|_| !*is_ours && !std::mem::replace(is_examined, true)) {
-                Arc::make_mut(proofs).certificates = tls.servers.count_as(shown, Some(flow.peer.ip()));
+                let certificates = tls.servers.count_as(shown, Some(flow.peer.ip()));
+                if !certificates.is_empty() {
+                    Arc::make_mut(proofs).certificates = certificates;
+                }
             }
             while is_open && !is_broken {
                 match framer.next(text) {

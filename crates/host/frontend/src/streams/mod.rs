@@ -115,6 +115,8 @@ pub(crate) struct Streams {
     due: Vec<u32>,
     /// Those that have ended since somebody asked, if anything ever came over them.
     ended: Vec<ConnectionId>,
+    /// What nobody has proved yet, over any of them.
+    nothing: Arc<Proofs>,
     /// Requests that could not be sent, since somebody asked.
     undelivered: Vec<Undelivered>,
     last_number: u32,
@@ -150,6 +152,7 @@ impl Streams {
             deadlines: Wheel::new("connection_deadlines", max, TICK_NANOS),
             due: Vec::new(),
             ended: Vec::new(),
+            nothing: Arc::default(),
             undelivered: Vec::new(),
             last_number: 0,
             chunk: vec![0; READ_BYTES_MAX].into_boxed_slice(),
@@ -353,7 +356,7 @@ impl Streams {
             self.end(slot, Ended::Crowded);
         }
         let flow = Flow::datagrams(number, peer);
-        let begun = Begun { socket, carrier, stage: Stage::Open, proofs: Arc::default() };
+        let begun = Begun { socket, carrier, stage: Stage::Open, proofs: Arc::clone(&self.nothing) };
         if self.keep(now, flow, begun).is_some() {
             self.metrics.opened(transport, false);
         }

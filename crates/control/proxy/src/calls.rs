@@ -156,10 +156,11 @@ impl Calls {
         self.by_watch.first().map(|(at, _)| *at)
     }
 
-    /// The calls whose media flow and whose grants end soon. `carried` tells what a call's grants have carried.
-    pub(crate) fn look(&mut self, now: UnixTime, carried: impl Fn(CallId) -> u64) -> Vec<CallId> {
+    /// The calls whose media flow and whose grants end soon; once there are `max`, others are looked at the next time. `carried`
+    /// tells what a call's grants have carried.
+    pub(crate) fn look(&mut self, now: UnixTime, max: usize, carried: impl Fn(CallId) -> u64) -> Vec<CallId> {
         let mut flowing = Vec::new();
-        while let Some((_, id)) = self.by_watch.first().copied().filter(|(at, _)| *at <= now) {
+        while let Some((_, id)) = self.by_watch.first().copied().filter(|(at, _)| *at <= now && flowing.len() < max) {
             let watch = self.by_id.get(&id).and_then(|call| call.watch);
             let Some(watch) = watch else {
                 self.by_watch.pop_first();

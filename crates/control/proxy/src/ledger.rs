@@ -342,14 +342,14 @@ impl Ledger {
         Some(UnixTime(self.next_look.load(Ordering::Relaxed))).filter(|at| at.0 != NEVER)
     }
 
-    /// The calls whose grants end soon although their media flow; each is told to one caller only.
-    pub(crate) fn look(&self, now: UnixTime) -> Vec<CallId> {
+    /// The calls whose grants end soon although their media flow, `max` at most; each is told to one caller only.
+    pub(crate) fn look(&self, now: UnixTime, max: usize) -> Vec<CallId> {
         let mut rows = self.lock();
         let rows = &mut *rows;
         let by_id = &rows.by_id;
         let carried =
             |call| of_call(by_id, call).flat_map(|(_, row)| row.gates.values()).map(|gate| gate.bytes_said).sum();
-        let flowing = rows.calls.look(now, carried);
+        let flowing = rows.calls.look(now, max, carried);
         self.set_next_look(rows);
         flowing
     }

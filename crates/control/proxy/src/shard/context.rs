@@ -91,9 +91,16 @@ impl Context {
         }
     }
 
-    /// Queues an event; `false` if there was no room for it.
+    /// Queues an event; `false` if there was no room for it. Notes leave room for what opens something, and that for what ends
+    /// something: who does not hear of that leaves it open.
     pub(super) fn raise(&mut self, event: Event) -> bool {
-        if self.events.len() >= self.settings.tables.events_max {
+        let max = self.settings.tables.events_max;
+        let max = match event {
+            Event::Decided(_) | Event::Told(..) => max / 2,
+            Event::Revoke(_) => self.events_max(),
+            _ => max,
+        };
+        if self.events.len() >= max {
             self.metrics.one(Count::EventsDropped);
             return false;
         }
@@ -107,6 +114,16 @@ impl Context {
         if let Some(connection) = flow.connection.filter(|_| known != Some(user)) {
             self.raise(Event::Proved { connection, user: Arc::from(user) });
         }
+    }
+
+    /// The most events that wait.
+    pub(super) const fn events_max(&self) -> usize {
+        self.settings.tables.events_max.saturating_mul(2)
+    }
+
+    /// How many more things may be opened before somebody has heard of those that were.
+    pub(super) fn openings_left(&self) -> usize {
+        self.settings.tables.events_max.saturating_sub(self.events.len())
     }
 
     /// Has gates close whatever they opened for a call.

@@ -194,9 +194,9 @@ pub(super) fn renew(cx: &mut Context, call: CallId) {
 }
 
 /// Keeps the calls to SIP servers whose media flow. Without a server that ends them, others would go on for as long as somebody
-/// sends under the client's address.
+/// sends under the client's address. As many at a time as can be told.
 pub(super) fn renew_flowing(cx: &mut Context) {
-    for call in cx.ledger.look(cx.now.unix) {
+    for call in cx.ledger.look(cx.now.unix, cx.openings_left()) {
         let service = cx.ledger.call(call).and_then(|(_, service)| cx.policy.service(&service).cloned());
         if service.is_some_and(|service| service.kind == ServiceKind::Sip) {
             renew(cx, call);

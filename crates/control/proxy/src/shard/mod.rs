@@ -169,7 +169,8 @@ impl Shard {
 
     /// When to look whether media flow that keep calls.
     fn next_look(&self) -> Option<Instant> {
-        let at = self.cx.ledger.next_look()?;
+        // Else once somebody has taken events.
+        let at = self.cx.ledger.next_look().filter(|_| self.cx.openings_left() > 0)?;
         Some(self.cx.now.instant + Duration::from_secs(at.0.saturating_sub(self.cx.now.unix.0)))
     }
 
@@ -188,7 +189,7 @@ impl Shard {
             self.legs.gauge(),
             self.exchanges.late_answers.gauge(),
             self.registrar.gauge(),
-            Gauge::of("events", self.cx.events.len(), self.cx.settings.tables.events_max),
+            Gauge::of("events", self.cx.events.len(), self.cx.events_max()),
         ];
         [server, client].into_iter().chain(others).chain(self.exchanges.gauges()).collect()
     }

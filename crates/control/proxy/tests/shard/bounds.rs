@@ -53,10 +53,24 @@ fn a_full_replay_set_refuses_rather_than_forgets() {
 
 #[test]
 fn a_full_event_queue_means_503() {
-    let mut site = Site::with(1, Tables { events_max: 1, transactions_max: 64, ..tables() });
-    // The decision's note takes the only place, so the opening finds none.
+    let mut site = Site::with(1, Tables { events_max: 0, transactions_max: 64, ..tables() });
     assert_eq!(call(&mut site, "alice", 0), 503);
     assert!(site.asked().is_empty());
+}
+
+/// Of calls whose ACK never comes there may be many at one time, with a note about each.
+#[test]
+fn what_ends_is_told_whatever_else_waits() {
+    let mut site = Site::with(1, Tables { events_max: 8, transactions_max: 64, ..tables() });
+    assert!((0..8).all(|nth| call(&mut site, "alice", nth) == 100));
+    site.gate_opens();
+    assert_eq!(site.ledger.rows().len(), 8);
+    site.revokes();
+    site.pass(std::time::Duration::from_secs(32));
+    assert_eq!(site.revokes(), 8);
+    assert!(site.metrics[0].count(Count::EventsDropped) > 0, "of the notes");
+    let events = site.shards[0].gauges().into_iter().find(|gauge| gauge.name == "events").unwrap();
+    assert_eq!((events.used, events.max), (0, 16));
 }
 
 #[test]

@@ -86,7 +86,7 @@ fn site(kind: u8) -> Site {
         bindings_max: 2,
         contacts_max: 4,
         contacts_per_user_max: 3,
-        events_max: if kind & 8 == 0 { 16 } else { 2 },
+        events_max: if kind & 8 == 0 { 32 } else { 8 },
         legs_max: 2,
     };
     let shards = 1 + (kind & 1);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{ALICE, BOB, Site, hear_each_other, hear_nothing, talk};
+use super::{ALICE, BOB, Place, Site, hear_each_other, hear_nothing, talk};
 use crate::support::stock_pbx::PROGRAMS;
 
 on_packet!(a_stock_pbx_calls_a_stock_phone_outside, PROGRAMS, called);
@@ -44,7 +44,8 @@ fn hold(datapath: &'static str) {
 
 fn each_other(datapath: &'static str) {
     let site = Site::start(datapath, "");
-    let ((alice, alice_audio), (bob, bob_audio)) = (site.phone(&ALICE), site.phone(&BOB));
+    let bob = Place { transport: "tcp", ..BOB };
+    let ((alice, alice_audio), (bob, bob_audio)) = (site.phone(&ALICE), site.phone(&bob));
     alice.dial("bob");
     bob.answer();
     alice.waits_for("CALL_ESTABLISHED");

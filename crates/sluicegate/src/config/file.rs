@@ -85,7 +85,7 @@ pub(crate) struct Frontend {
     pub(crate) relay_rate: Option<Rate>,
     /// Requests a second within one relayed call.
     pub(crate) dialog_requests_per_s: Option<u32>,
-    /// Answers a second and SIP thread to unproved senders of one /24 (IPv6: /64).
+    /// Answers of 512 bytes a second and SIP thread to unproved senders of one /24 (IPv6: /64).
     pub(crate) unproved_answers_per_s: Option<u32>,
     /// What the grants of one user may hold together.
     #[serde(default)]

@@ -113,17 +113,19 @@ impl Context {
     }
 
     /// Answers a request whose sender is not proved, if the answer is not much larger than the request and the sender's
-    /// neighbours were not answered too often: who spoofs a source gains nothing by it. Who has a connection spoofs none.
+    /// neighbours were not sent too much: who spoofs a source gains nothing by it. Who has a connection spoofs none.
     pub(super) fn answer_stranger(&mut self, flow: Flow, message: &Message<'_>, code: u16, more: Fields<'_>) {
-        let may_be_forged = flow.connection.is_none();
-        if may_be_forged && !self.unproved.admit(self.now.instant, flow.peer.ip()) {
-            self.metrics.one(Count::AnswersTooMany);
-            return;
-        }
-        self.write_answer(flow, message, code, more);
-        if may_be_forged && self.scratch.len() > AMPLIFICATION_MAX * message.as_bytes().len() {
-            self.metrics.one(Count::AnswersTooLarge);
-            return;
+        if flow.connection.is_some() {
+            self.write_answer(flow, message, code, more);
+        } else {
+            let Some(charged) = self.unproved.admit(self.now.instant, flow.peer.ip()) else {
+                return self.metrics.one(Count::AnswersTooMany);
+            };
+            self.write_answer(flow, message, code, more);
+            if self.scratch.len() > AMPLIFICATION_MAX * message.as_bytes().len() {
+                return self.metrics.one(Count::AnswersTooLarge);
+            }
+            self.unproved.charge(charged, self.scratch.len());
         }
         self.out.push(answer_flow(flow, message), &self.scratch);
     }

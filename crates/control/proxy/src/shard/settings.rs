@@ -105,7 +105,7 @@ pub struct Settings {
     pub locations: Arc<Locations>,
     /// Requests a second that may be said within one relayed call, and twice that at once.
     pub dialog_requests_per_s: u32,
-    /// Answers a second to the senders of one /24 (IPv6: /64) that have proved nothing.
+    /// As many bytes a second as so many answers of 512 go to the senders of one /24 (IPv6: /64) that have proved nothing.
     pub unproved_answers_per_s: u32,
     /// Sizes of its tables.
     pub tables: Tables,

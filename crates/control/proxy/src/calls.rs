@@ -13,6 +13,8 @@ pub type CallId = [u8; 12];
 
 /// How long a BYE may still be repeated after the call that it ended (RFC 3261, timer F).
 const BYE_REPEATED: Duration = Duration::from_secs(32);
+/// How often, within that (timer E). More is no repetition: whoever wrote it would reach its service without end.
+const BYE_REPEATS_MAX: u8 = 11;
 /// BYEs remembered for that. Beyond this the oldest goes: its repetition is answered 481, which ends a call just as well.
 const BYES_MAX: usize = 4_096;
 
@@ -43,6 +45,16 @@ struct Watch {
     carried: Option<u64>,
 }
 
+/// A BYE that has ended a call.
+#[derive(Debug, Clone, Copy)]
+struct Bye {
+    /// Its number in CSeq.
+    cseq: u32,
+    /// Until when it may come again, and how often.
+    until: Instant,
+    repeats: u8,
+}
+
 /// Longest before the end of a call's grants that its media are looked at, in seconds.
 const WATCHED_S_MAX: u64 = 40;
 /// Looks within that time.
@@ -54,8 +66,7 @@ pub(crate) struct Calls {
     by_id: HashMap<CallId, Call>,
     by_end: BTreeSet<(UnixTime, CallId)>,
     by_watch: BTreeSet<(UnixTime, CallId)>,
-    /// Of calls that a BYE has ended: its number, and until when it may come again.
-    byes: HashMap<CallId, (u32, Instant)>,
+    byes: HashMap<CallId, Bye>,
     byes_end: VecDeque<(Instant, CallId)>,
 }
 
@@ -185,18 +196,19 @@ impl Calls {
             self.byes.remove(&oldest);
         }
         let until = now + BYE_REPEATED;
-        self.byes.insert(id, (cseq, until));
+        self.byes.insert(id, Bye { cseq, until, repeats: BYE_REPEATS_MAX });
         self.byes_end.push_back((until, id));
     }
 
-    /// Whether this is the BYE again that has ended the call.
-    pub(crate) fn was_ended_by(&self, now: Instant, id: CallId, cseq: u32) -> bool {
-        self.byes.get(&id).is_some_and(|(number, until)| *number == cseq && *until > now)
+    /// Whether this is the BYE again that has ended the call. It comes so often and no more.
+    pub(crate) fn was_ended_by(&mut self, now: Instant, id: CallId, cseq: u32) -> bool {
+        let bye = self.byes.get_mut(&id).filter(|bye| bye.cseq == cseq && bye.until > now && bye.repeats > 0);
+        bye.map(|bye| bye.repeats -= 1).is_some()
     }
 
     /// Whether a BYE has ended the call.
     pub(crate) fn was_hung_up(&self, now: Instant, id: CallId) -> bool {
-        self.byes.get(&id).is_some_and(|(_, until)| *until > now)
+        self.byes.get(&id).is_some_and(|bye| bye.until > now)
     }
 
     /// Ends the calls whose user and service `is_meant` names; their ids.
@@ -242,6 +254,14 @@ mod tests {
         assert_eq!(calls.say(later, [1; 12], 10), Err(Refused::Over));
         assert!(calls.was_ended_by(later, [1; 12], 7) && !calls.was_ended_by(later, [1; 12], 8));
         assert!(!calls.was_ended_by(later + BYE_REPEATED, [1; 12], 7));
+    }
+
+    #[test]
+    fn a_bye_comes_again_as_often_as_a_timer_repeats_it() {
+        let mut calls = Calls::default();
+        calls.ended_by(NOW, [1; 12], 7);
+        assert_eq!((0..1_000).filter(|_| calls.was_ended_by(NOW, [1; 12], 7)).count(), 11);
+        assert!(calls.was_hung_up(NOW, [1; 12]));
     }
 
     #[test]

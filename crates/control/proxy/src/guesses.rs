@@ -26,10 +26,10 @@ const WAYS: usize = 8;
 /// How long a user's flow and network are known after a sign-in.
 const KNOWN_FOR: Duration = Duration::from_secs(86_400);
 
-/// How many wrong digests at once, and how soon one more.
-struct Allowance {
-    burst: u32,
-    interval: Duration,
+/// How many at once, and how soon one more.
+pub(crate) struct Allowance {
+    pub(crate) burst: u32,
+    pub(crate) interval: Duration,
 }
 
 /// A nonce: then the client has to fetch another one, which proves its address again.
@@ -74,7 +74,13 @@ impl Guesses {
     /// No guesses yet. `key` is random: without it nobody can aim at one set of entries.
     #[must_use]
     pub fn new(key: [u8; 16]) -> Self {
-        Self { key, tables: Mutex::new(Tables { wrong: Table::new("guesses"), known: Table::new("guesses_known") }) }
+        Self {
+            key,
+            tables: Mutex::new(Tables {
+                wrong: Table::new("guesses", GUESSES_MAX),
+                known: Table::new("guesses_known", GUESSES_MAX),
+            }),
+        }
     }
 
     /// Whether the digest of `claim` is to be looked at.
@@ -117,7 +123,7 @@ impl Guesses {
 
     /// Buckets that hold a wrong digest, and the most there can be.
     pub fn gauge(&self, now: Instant) -> Gauge {
-        self.lock().wrong.0.gauge_of(|bucket| bucket.until > now)
+        self.lock().wrong.gauge(now)
     }
 
     fn lock(&self) -> MutexGuard<'_, Tables> {
@@ -186,12 +192,27 @@ impl Entry for Bucket {
     }
 }
 
+/// Buckets, found by a keyed hash.
 #[derive(Debug)]
-struct Table(Cache<Bucket, WAYS>);
+pub(crate) struct Table(Cache<Bucket, WAYS>);
 
 impl Table {
-    fn new(name: &'static str) -> Self {
-        Self(Cache::new(name, GUESSES_MAX as u32))
+    pub(crate) fn new(name: &'static str, max: usize) -> Self {
+        Self(Cache::new(name, u32::try_from(max).unwrap_or(u32::MAX)))
+    }
+
+    /// Takes one out of the bucket that `tag` names; `false` if nothing was left in it.
+    pub(crate) fn take(&mut self, now: Instant, tag: u64, allowance: &Allowance) -> bool {
+        let is_left = !self.is_spent(now, tag, allowance);
+        if is_left {
+            self.charge(now, tag, allowance);
+        }
+        is_left
+    }
+
+    /// Buckets out of which something was taken, and the most there can be.
+    pub(crate) fn gauge(&self, now: Instant) -> Gauge {
+        self.0.gauge_of(|bucket| bucket.until > now)
     }
 
     fn until(&self, tag: u64) -> Instant {

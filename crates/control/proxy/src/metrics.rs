@@ -114,6 +114,8 @@ labelled! {
         ResponsesRelayed = "responses_relayed",
         /// Responses whose branch is not ours.
         ResponsesUnmatched = "responses_unmatched",
+        /// Responses whose branch is ours, but came more often than its request was repeated.
+        ResponsesTooMany = "responses_too_many",
         /// Answers left unsent because they would have been much larger than the unproved request.
         AnswersTooLarge = "answers_too_large",
         /// Answers left unsent because the sender's prefix had so many already without proving anything.

@@ -1,8 +1,10 @@
 //! What all steps of a shard share.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
+use siphasher::sip::SipHasher24;
 use sluicegate_api::Decision;
+use sluicegate_bounded::Gauge;
 use sluicegate_feed::{Selected, Selector};
 use sluicegate_grant::GrantId;
 use sluicegate_policy::{Policy, is_name};
@@ -21,6 +23,7 @@ use super::{
 use crate::{
     calls::CallId,
     decisions::Decided,
+    guesses::{Allowance, Table},
     ledger::Ledger,
     metrics::{Count, Kind, Outcome, ShardMetrics},
     proofs::Proofs,
@@ -30,6 +33,11 @@ use crate::{
 
 /// Notes about senders that are not proved, per second.
 const UNPROVED_NOTES_PER_SEC: u32 = 20;
+/// Responses to one request that is passed on without state: its sender repeats it eleven times (RFC 3261, timers E and F),
+/// each is answered, and some more than once.
+const PER_BRANCH: Allowance = Allowance { burst: 24, interval: Duration::from_secs(4) };
+/// Branches for which that is counted.
+const PASSED_MAX: usize = 4_096;
 /// Stands in notes for what is no name of a user or service.
 const NO_NAME: &str = "(no name)";
 
@@ -52,6 +60,8 @@ pub(super) struct Context {
     pub(super) is_undelivered: bool,
     /// How many answers strangers still get.
     pub(super) unproved: Unproved,
+    /// How often what was passed on without state was answered.
+    passed: Table,
     /// The message that is being written.
     pub(super) scratch: Vec<u8>,
     /// What is to be sent.
@@ -88,7 +98,20 @@ impl Context {
             events: VecDeque::new(),
             unproved_notes: Pace::per_second(UNPROVED_NOTES_PER_SEC),
             numbers: 0,
+            passed: Table::new("responses_passed", PASSED_MAX),
         }
+    }
+
+    /// Whether one more response may pass whose branch names the way. The branch proves that it was asked for, once.
+    pub(super) fn may_pass(&mut self, response: &Message<'_>) -> bool {
+        let branch = response.top_via().ok().and_then(|via| via.branch).unwrap_or_default();
+        let tag = SipHasher24::new_with_key(&self.keys.tables).hash(branch);
+        self.passed.take(self.now.instant, tag, &PER_BRANCH)
+    }
+
+    /// Branches whose responses passed lately.
+    pub(super) fn gauge(&self) -> Gauge {
+        self.passed.gauge(self.now.instant)
     }
 
     /// Queues an event; `false` if there was no room for it. Notes leave room for what opens something, and that for what ends

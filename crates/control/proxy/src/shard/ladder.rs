@@ -227,6 +227,7 @@ impl Shard {
         let cx = &mut self.cx;
         match cx.keys.owner_of(flow, message) {
             None => cx.metrics.one(Count::ResponsesUnmatched),
+            Some(BranchOwner::Stateless(..)) if !cx.may_pass(message) => cx.metrics.one(Count::ResponsesTooMany),
             Some(BranchOwner::Stateless(direction, to)) => pass_back(cx, flow, message, (direction, to)),
             Some(BranchOwner::Shard(shard)) if shard == cx.settings.shard => {
                 self.exchanges.on_response(cx, &mut self.legs, flow, message, code);

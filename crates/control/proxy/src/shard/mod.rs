@@ -189,6 +189,7 @@ impl Shard {
             self.legs.gauge(),
             self.exchanges.late_answers.gauge(),
             self.registrar.gauge(),
+            self.cx.gauge(),
             Gauge::of("events", self.cx.events.len(), self.cx.events_max()),
         ];
         [server, client].into_iter().chain(others).chain(self.exchanges.gauges()).collect()

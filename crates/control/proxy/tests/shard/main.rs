@@ -4,6 +4,7 @@ mod authentication;
 mod authority;
 mod bounds;
 mod declared;
+mod floods;
 mod registration;
 mod relayed;
 mod servers;

@@ -148,7 +148,8 @@ fn start_answering(daemons: &Daemons) -> Result<Vec<Process>, LabError> {
         let address = service.address();
         processes.push(if service.kind == "sip" {
             let (listen, media) = ((address, SERVICE_SIP_PORT).into(), (address, service.udp).into());
-            daemons.worker(service.host, "answer", &AnswerSpec { listen, media, seconds: FOREVER_S })?
+            let spec = AnswerSpec { listen, media, rings: false, record: 0, seconds: FOREVER_S };
+            daemons.worker(service.host, "answer", &spec)?
         } else {
             daemons.serve(service.host)?
         });

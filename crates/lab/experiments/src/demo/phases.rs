@@ -20,7 +20,7 @@ use crate::report::{Phase, Report};
 use sluicegate_netlink::LinkCounters;
 use sluicegate_site::{LabError, Process, clock::unix_ns, cpu::StolenWatch, topology::Site};
 use sluicegate_traffic::{
-    attack::{FloodSpec, InsiderSpec, SipFloodSpec, SipMix},
+    attack::{FloodSpec, InsiderSpec, SipFloodSpec, SipKind},
     client::{
         call::CallSpec,
         setup::{SetupSpec, SetupSummary, opened},
@@ -297,9 +297,10 @@ impl<'a> Stage<'a> {
             realm: REALM.to_owned(),
             service: SERVICES[0].name.to_owned(),
             users: known.chain(["nobody".to_owned(), "root".to_owned()]).collect(),
-            mix: SipMix { invite: 4, bad_digest: 3, replay: 2, garbage: 1 },
+            mix: vec![(SipKind::Invite, 4), (SipKind::BadDigest, 3), (SipKind::Replay, 2), (SipKind::Garbage, 1)],
             recorded: self.cast.recorded.iter().map(|(_, message)| message.clone()).collect(),
             seed: self.daemons.options.seed,
+            ..SipFloodSpec::default()
         };
         self.start(Origin::SipFlood, "botnet", "sip_flood", &spec)
     }

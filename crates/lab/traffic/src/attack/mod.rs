@@ -24,7 +24,7 @@ pub use onlooker::{Does, OnlookerSpec};
 pub(crate) use raw::flood;
 pub use raw::{FloodSpec, Target};
 pub(crate) use sip::sip_flood;
-pub use sip::{SipFloodSpec, SipMix};
+pub use sip::{SipFloodSpec, SipKind};
 
 use sluicegate_site::{During, LabError, worker::Context};
 

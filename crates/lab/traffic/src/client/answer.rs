@@ -1,4 +1,4 @@
-//! A telephone exchange that answers every call at once, for services of kind `sip`.
+//! A telephone exchange that answers every call at once, or none, for services of kind `sip`.
 
 use std::{
     net::{SocketAddr, UdpSocket},
@@ -25,17 +25,24 @@ pub struct AnswerSpec {
     pub listen: SocketAddr,
     /// Where calls are to send their media: the first line of each offer is accepted there.
     pub media: SocketAddr,
+    /// Let every call ring for ever.
+    #[serde(default)]
+    pub rings: bool,
+    /// How many branches of requests to print, for attackers that have seen them.
+    #[serde(default)]
+    pub record: u32,
     /// How long to answer.
     pub seconds: u32,
 }
 
 /// Runs the worker `answer`: 200 to INVITE, BYE and OPTIONS, 481 to CANCEL, nothing to ACK. It keeps no state: a request
-/// that comes again is answered again with the same tag. The result says how many INVITEs and BYEs came.
+/// that comes again is answered again with the same tag. Prints `{"event":"branch","branch"}` for the first `record` requests;
+/// the result says how many INVITEs, BYEs and others came.
 pub(crate) fn answer(spec: &AnswerSpec, context: &Context) -> Result<(), LabError> {
     let socket = UdpSocket::bind(spec.listen).during(|| format!("binding {}", spec.listen))?;
     socket.set_read_timeout(Some(Duration::from_millis(50))).during(|| "setting a timeout".to_owned())?;
     context.ready();
-    let (mut invites, mut byes) = (0u64, 0u64);
+    let (mut invites, mut byes, mut others, mut recorded) = (0u64, 0u64, 0u64, 0);
     let (mut bytes, mut out) = (vec![0; DATAGRAM_MAX], Vec::new());
     let end = Instant::now() + Duration::from_secs(spec.seconds.into());
     while Instant::now() < end && !context.stopped() {
@@ -44,14 +51,20 @@ pub(crate) fn answer(spec: &AnswerSpec, context: &Context) -> Result<(), LabErro
         match message.method() {
             Some(Method::Invite) => invites += 1,
             Some(Method::Bye) => byes += 1,
-            _ => {}
+            _ => others += 1,
+        }
+        if recorded < spec.record
+            && let Ok(Some(branch)) = message.top_via().map(|via| via.branch)
+        {
+            recorded += 1;
+            context.print(&json!({ "event": "branch", "branch": String::from_utf8_lossy(branch) }));
         }
         if respond(spec, &message, from, &mut out) {
             // A caller that is gone is the next request's business.
             let _ = socket.send_to(&out, from);
         }
     }
-    context.result(&json!({ "invites": invites, "byes": byes }));
+    context.result(&json!({ "invites": invites, "byes": byes, "others": others }));
     Ok(())
 }
 
@@ -59,13 +72,14 @@ pub(crate) fn answer(spec: &AnswerSpec, context: &Context) -> Result<(), LabErro
 fn respond(spec: &AnswerSpec, message: &Message<'_>, from: SocketAddr, out: &mut Vec<u8>) -> bool {
     const TAG: &[u8] = b"exchange";
     let code = match message.method() {
+        Some(Method::Invite) if spec.rings => 180,
         Some(Method::Invite | Method::Bye | Method::Options) => 200,
         Some(Method::Cancel) => 481,
         Some(Method::Ack) | None => return false,
         Some(_) => 405,
     };
     let response = Response::to(message, code).source(from).to_tag(TAG);
-    if message.method() != Some(Method::Invite) {
+    if code != 200 || message.method() != Some(Method::Invite) {
         response.begin(out).finish();
         return true;
     }
@@ -91,6 +105,8 @@ mod tests {
         let spec = AnswerSpec {
             listen: "10.4.3.2:5060".parse().unwrap(),
             media: "10.4.3.2:5024".parse().unwrap(),
+            rings: false,
+            record: 0,
             seconds: 1,
         };
         let sdp = "v=0\r\no=a 1 1 IN IP4 192.0.2.1\r\ns=-\r\nc=IN IP4 192.0.2.1\r\nt=0 0\r\nm=audio 4000 RTP/AVP 0\r\n";
@@ -109,5 +125,8 @@ mod tests {
         let session = Session::parse(answer.body()).unwrap();
         assert_eq!((answer.status(), session.media()[0].port), (Some(200), 5024));
         assert!(!respond(&spec, &Message::parse(request("ACK").as_bytes()).unwrap(), from, &mut out));
+        let rings = AnswerSpec { rings: true, ..spec };
+        assert!(respond(&rings, &Message::parse(request("INVITE").as_bytes()).unwrap(), from, &mut out));
+        assert_eq!(Message::parse(&out).unwrap().status(), Some(180));
     }
 }

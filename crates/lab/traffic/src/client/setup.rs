@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    io, iter,
+    io, iter, mem,
     net::{IpAddr, SocketAddr, UdpSocket},
     sync::Arc,
     time::{Duration, Instant as Clock},
@@ -18,6 +18,7 @@ use sluicegate_sip::{
 };
 use sluicegate_wire::Instant;
 
+use super::media::Media;
 use crate::{
     sample::Percentiles,
     sockets::{connected, wait_any},
@@ -71,12 +72,18 @@ pub struct SetupSpec {
     /// Port of the media that the calls announce.
     #[serde(default)]
     pub media_port: u16,
+    /// Send a datagram of media in each call after so many milliseconds; 0: none.
+    #[serde(default)]
+    pub media_ms: u32,
     /// Ask for this UDP port of the service, as agents do, instead of offering audio; 0: audio.
     #[serde(default)]
     pub service_port: u16,
     /// How many authorised INVITEs to print, for attackers that replay them.
     #[serde(default)]
     pub record: u32,
+    /// A method of which as many requests within relayed calls are printed, one of each, for the same purpose.
+    #[serde(default)]
+    pub record_also: String,
     /// Seed of everything random.
     pub seed: u64,
 }
@@ -94,6 +101,19 @@ pub struct Setup {
     pub status: u16,
     /// The gate's address and port, from the 200.
     pub media: Option<SocketAddr>,
+}
+
+/// One call that was established and is over.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Ended {
+    /// When its first INVITE was sent, nanoseconds since 1970.
+    pub started_ns: u64,
+    /// What its BYE was answered; 0: nothing.
+    pub status: u16,
+    /// Datagrams of media that it sent.
+    pub media_sent: u32,
+    /// Those that the service sent back.
+    pub media_heard: u32,
 }
 
 /// Where the next call of a worker `setup` may send.
@@ -138,8 +158,9 @@ impl SetupSummary {
     }
 }
 
-/// Runs the worker `setup`: prints `{"event":"setup","started_ns","us","user","status","media"}` for each, and
-/// `{"event":"authorised","from","message"}` for the first `record` ones.
+/// Runs the worker `setup`: prints `{"event":"setup","started_ns","us","user","status","media"}` for each,
+/// `{"event":"ended","started_ns","status","media_sent","media_heard"}` for each that was established and is over,
+/// and `{"event":"authorised","from","message"}` and `{"event":"recorded","from","message"}` for the first `record` ones.
 pub(crate) fn setup(spec: &SetupSpec, context: &Context) -> Result<(), LabError> {
     if spec.to.is_empty() || spec.users.is_empty() || spec.sockets == 0 || spec.sockets > SOCKETS_MAX {
         return Err(context.refuse(&format!("`to` and `users` must not be empty, `sockets` 1 to {SOCKETS_MAX}")));
@@ -189,8 +210,11 @@ struct Call {
     started_ns: u64,
     user: String,
     bye_at: Option<Instant>,
+    /// What its BYE was answered.
+    bye_status: u16,
     reported: bool,
     recorded: bool,
+    recorded_also: bool,
 }
 
 struct Phone<'a> {
@@ -201,11 +225,13 @@ struct Phone<'a> {
     locals: Vec<SocketAddr>,
     callers: Vec<Arc<Caller>>,
     calls: HashMap<LegId, Call>,
+    media: Option<Media>,
     random: Rng,
     begun: u64,
     not_begun: u64,
     established: u64,
     recorded: u32,
+    recorded_also: u32,
     times_us: Vec<u64>,
 }
 
@@ -236,11 +262,13 @@ impl<'a> Phone<'a> {
             locals,
             callers: services.iter().flat_map(|service| spec.users.iter().map(|user| caller(service, user))).collect(),
             calls: HashMap::new(),
+            media: if spec.media_ms > 0 { Some(Media::open(media_port(spec), spec.media_ms)?) } else { None },
             random: Rng::with_seed(spec.seed),
             begun: 0,
             not_begun: 0,
             established: 0,
             recorded: 0,
+            recorded_also: 0,
             times_us: Vec::new(),
         })
     }
@@ -293,8 +321,10 @@ impl<'a> Phone<'a> {
             started_ns: unix_ns(),
             user,
             bye_at: None,
+            bye_status: 0,
             reported: false,
             recorded: false,
+            recorded_also: false,
         };
         self.calls.insert(leg, call);
         self.settle(leg);
@@ -303,7 +333,7 @@ impl<'a> Phone<'a> {
     /// The session description that says what to open.
     fn offer(&self, user: &str, ip: IpAddr) -> Vec<u8> {
         let family = if ip.is_ipv4() { "IP4" } else { "IP6" };
-        let media_port = if self.spec.media_port == 0 { 40_000 } else { self.spec.media_port };
+        let media_port = media_port(self.spec);
         let media = match self.spec.service_port {
             0 => format!("m=audio {media_port} RTP/AVP 0\r\na=sendrecv"),
             port => format!("m=application {media_port} UDP sluicegate\r\na=service-ports:{port}"),
@@ -323,6 +353,7 @@ impl<'a> Phone<'a> {
             }
         }
         let now = self.now();
+        self.media.iter_mut().for_each(|media| media.turn(now));
         let is_due = |call: &Call| [call.due, call.bye_at].into_iter().flatten().any(|at| at <= now);
         let due: Vec<LegId> = self.calls.iter().filter(|(_, call)| is_due(call)).map(|(leg, _)| *leg).collect();
         for leg in due {
@@ -343,6 +374,9 @@ impl<'a> Phone<'a> {
         let Ok(message) = Message::parse(datagram) else { return };
         let leg = message.from().ok().and_then(|from| LegId::of_tag(from.tag?));
         let Some((leg, call)) = leg.and_then(|leg| Some((leg, self.calls.get_mut(&leg)?))) else { return };
+        if message.cseq().is_ok_and(|cseq| cseq.method == Method::Bye) {
+            call.bye_status = message.status().unwrap_or_default();
+        }
         call.ua.handle_input(now, call.ua.target(), datagram);
         self.settle(leg);
     }
@@ -354,6 +388,12 @@ impl<'a> Phone<'a> {
         while let Some(message) = call.ua.poll_output() {
             // What the kernel does not take is lost, and sent again by the timer.
             let _ = self.sockets[call.socket].send(&message.bytes);
+            let is_meant = is_within(&message.bytes, &self.spec.record_also);
+            if is_meant && self.recorded_also < self.spec.record && !mem::replace(&mut call.recorded_also, true) {
+                self.recorded_also += 1;
+                let (from, message) = (self.locals[call.socket], String::from_utf8_lossy(&message.bytes));
+                self.context.print(&json!({ "event": "recorded", "from": from, "message": message }));
+            }
         }
         call.due = call.ua.poll_timeout();
         if let (true, false, Some(invite)) = (
@@ -371,7 +411,7 @@ impl<'a> Phone<'a> {
                 Event::Answered { code: 200..=299, response, .. } => self.report(now, leg, 200, media(&response)),
                 Event::Answered { code, .. } => self.give_up(now, leg, code),
                 Event::Failed { .. } => self.give_up(now, leg, 0),
-                Event::Ended { .. } => drop(self.calls.remove(&leg)),
+                Event::Ended { .. } => self.over(leg),
                 Event::Invited { .. } => {}
             }
         }
@@ -382,12 +422,22 @@ impl<'a> Phone<'a> {
         self.calls.remove(&leg);
     }
 
+    fn over(&mut self, leg: LegId) {
+        let Some(Call { started_ns, bye_status, .. }) = self.calls.remove(&leg) else { return };
+        let carried = self.media.as_mut().map(|media| media.end(leg)).unwrap_or_default();
+        let (media_sent, media_heard) = (carried.sent, carried.heard);
+        self.context.say("ended", &Ended { started_ns, status: bye_status, media_sent, media_heard });
+    }
+
     fn report(&mut self, now: Instant, leg: LegId, status: u16, media: Option<SocketAddr>) {
         let Some(call) = self.calls.get_mut(&leg) else { return };
         call.reported = true;
         let took = (status == 200).then(|| now.since(call.started));
         let us = took.and_then(|took| u64::try_from(took.as_micros()).ok());
         call.bye_at = self.spec.talk_ms.map(|ms| now + Duration::from_millis(ms.into()));
+        if let (Some(media), Some(gate)) = (&mut self.media, media) {
+            media.begin((now, call.bye_at), leg, gate);
+        }
         self.times_us.extend(us);
         self.established += u64::from(us.is_some());
         let setup = Setup { started_ns: call.started_ns, us, user: call.user.clone(), status, media };
@@ -406,6 +456,16 @@ impl<'a> Phone<'a> {
         }
         Ok(())
     }
+}
+
+const fn media_port(spec: &SetupSpec) -> u16 {
+    if spec.media_port == 0 { 40_000 } else { spec.media_port }
+}
+
+/// Whether a message is a request of this method, there is none without a name, that follows a Route.
+fn is_within(message: &[u8], method: &str) -> bool {
+    let is_of = message.strip_prefix(method.as_bytes()).is_some_and(|rest| rest.first() == Some(&b' '));
+    is_of && Message::parse(message).is_ok_and(|request| request.routes().next().is_some())
 }
 
 /// Whether a request carries credentials.

@@ -1,15 +1,18 @@
+//! SIP floods over datagrams: messages that cost a front end as much as they can, from many sources.
+
+mod write;
+
 use std::{
     collections::BTreeMap,
-    fmt::Write,
     io,
     net::{SocketAddr, UdpSocket},
     time::Duration,
 };
 
-use fastrand::Rng;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
+use self::write::Writer;
 use super::{
     begin, bounded,
     insider::{BATCH, Batch},
@@ -25,15 +28,21 @@ use sluicegate_site::{
 const SOCKETS_MAX: u16 = 1_024;
 /// Answers read from a socket each time it sends.
 const ANSWERS_PER_TURN: usize = 48;
+/// Nonces that an attacker keeps for its next guesses.
+const NONCES_MAX: usize = 64;
 
 /// Specification of the worker `sip_flood`.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SipFloodSpec {
     /// The front ends.
     pub to: Vec<SocketAddr>,
     /// Addresses of this host to send from.
     pub sources: Prefix,
+    /// Addresses and ports that the first sockets have instead of one of `sources`. Such a socket sends of `recorded` only
+    /// what stands there at its own place.
+    #[serde(default)]
+    pub from: Vec<SocketAddr>,
     /// Sockets; each has one address of `sources` and one front end.
     pub sockets: u16,
     /// Requests a second in all.
@@ -48,27 +57,57 @@ pub struct SipFloodSpec {
     pub service: String,
     /// User names to claim; some should exist.
     pub users: Vec<String>,
-    /// What to send.
-    pub mix: SipMix,
-    /// Recorded authorised requests, for `replay`.
+    /// What to send: (kind, how often relative to the others).
+    pub mix: Vec<(SipKind, u32)>,
+    /// Recorded requests, for `replay`, `again` and `in_dialog`.
     #[serde(default)]
     pub recorded: Vec<String>,
+    /// Recorded branches of the front end, without their first seven letters, for every second `response`.
+    #[serde(default)]
+    pub branches: Vec<String>,
+    /// A user's name and password, for `account` and `account_register`.
+    #[serde(default)]
+    pub account: Option<(String, String)>,
     /// Seed of everything random.
     pub seed: u64,
 }
 
-/// How often a SIP flood sends each kind of request, relative to the others.
-#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct SipMix {
+/// A kind of message of a SIP flood.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SipKind {
     /// INVITEs without credentials.
-    pub invite: u32,
+    Invite,
     /// INVITEs with a wrong digest: over a nonce that the front end gave to this address where there is one.
-    pub bad_digest: u32,
-    /// Requests that someone else was authorised for.
-    pub replay: u32,
+    BadDigest,
+    /// Recorded requests as they were.
+    Replay,
     /// Bytes that look like SIP for a while.
-    pub garbage: u32,
+    Garbage,
+    /// INVITEs with the right digest of `account`, whose answers nobody acknowledges, and others for the nonces of these.
+    Account,
+    /// The same of REGISTERs.
+    AccountRegister,
+    /// REGISTERs without credentials.
+    Register,
+    /// REGISTERs with a wrong digest.
+    BadRegister,
+    /// BYEs for calls that there are not, with tags and cookies of the right form.
+    Bye,
+    /// The same of ACKs.
+    Ack,
+    /// CANCELs for requests that there are not.
+    Cancel,
+    /// OPTIONS.
+    Options,
+    /// Answers, half of them to requests that there were.
+    Response,
+    /// Recorded requests as new ones, with all that proved them.
+    Again,
+    /// Other requests in the calls of recorded ones.
+    InDialog,
+    /// Line breaks.
+    KeepAlive,
 }
 
 /// Runs the worker `sip_flood`: prints requests sent by kind and answers by status; `accepted` (2xx) must stay 0.
@@ -79,7 +118,7 @@ pub(crate) fn sip_flood(spec: &SipFloodSpec, context: &Context) -> Result<(), La
         .collect::<io::Result<_>>()
         .during(|| format!("binding to addresses of {}", spec.sources))?;
     context.ready();
-    let mut writer = Writer { spec, random: Rng::with_seed(spec.seed), serial: 0, sent: BTreeMap::new() };
+    let mut writer = Writer::new(spec);
     let mut batch = Batch::new();
     let mut requests: Vec<String> = vec![String::new(); BATCH];
     let mut answers = BTreeMap::new();
@@ -117,16 +156,19 @@ pub(crate) fn sip_flood(spec: &SipFloodSpec, context: &Context) -> Result<(), La
 }
 
 fn check(spec: &SipFloodSpec) -> Result<(), String> {
-    let mix = spec.mix;
     if spec.to.is_empty() || spec.users.is_empty() || spec.sockets == 0 || spec.sockets > SOCKETS_MAX {
         return Err(format!("`to` and `users` must not be empty, `sockets` 1 to {SOCKETS_MAX}"));
     }
     bounded(spec.seconds, spec.per_s, "requests")?;
-    if mix.invite + mix.bad_digest + mix.replay + mix.garbage == 0 {
+    if spec.mix.iter().all(|(_, weight)| *weight == 0) {
         return Err("the mix is empty: there is nothing to send".to_owned());
     }
-    if mix.replay > 0 && spec.recorded.is_empty() {
-        return Err("`replay` needs `recorded` requests".to_owned());
+    let sends = |kinds: &[SipKind]| spec.mix.iter().any(|(kind, _)| kinds.contains(kind));
+    if sends(&[SipKind::Replay, SipKind::Again, SipKind::InDialog]) && spec.recorded.is_empty() {
+        return Err("`replay`, `again` and `in_dialog` need `recorded` requests".to_owned());
+    }
+    if sends(&[SipKind::Account, SipKind::AccountRegister]) && spec.account.is_none() {
+        return Err("`account` and `account_register` need an `account`".to_owned());
     }
     Ok(())
 }
@@ -135,18 +177,24 @@ fn check(spec: &SipFloodSpec) -> Result<(), String> {
 struct Attacker {
     socket: UdpSocket,
     local: SocketAddr,
-    /// The last nonce that the front end gave to this address, used once.
-    nonce: Option<String>,
+    front_end: SocketAddr,
+    /// The place of what it recorded itself.
+    own: Option<usize>,
+    /// Nonces that the front end gave to this address, each used once.
+    nonces: Vec<String>,
 }
 
 impl Attacker {
     fn open(spec: &SipFloodSpec, index: u16) -> io::Result<Self> {
         // The network's own and its broadcast address are left out.
-        let socket = UdpSocket::bind((nth(spec.sources, 1 + u64::from(index) % 250), 0))?;
-        socket.connect(spec.to[usize::from(index) % spec.to.len()])?;
+        let any = || SocketAddr::new(nth(spec.sources, 1 + u64::from(index) % 250), 0);
+        let own = Some(usize::from(index)).filter(|own| *own < spec.from.len());
+        let socket = UdpSocket::bind(own.and_then(|own| spec.from.get(own)).copied().unwrap_or_else(any))?;
+        let front_end = spec.to[usize::from(index) % spec.to.len()];
+        socket.connect(front_end)?;
         socket.set_nonblocking(true)?;
         let local = socket.local_addr()?;
-        Ok(Self { socket, local, nonce: None })
+        Ok(Self { socket, local, front_end, own, nonces: Vec::new() })
     }
 
     fn read_answers(&mut self, answers: &mut BTreeMap<u16, u64>) {
@@ -156,8 +204,8 @@ impl Attacker {
             let answer = buffer.get(..len).unwrap_or_default();
             let Some(status) = status(answer) else { continue };
             *answers.entry(status).or_insert(0) += 1;
-            if let Some(nonce) = nonce(answer) {
-                self.nonce = Some(nonce);
+            if self.nonces.len() < NONCES_MAX {
+                self.nonces.extend(nonce(answer));
             }
         }
     }
@@ -172,80 +220,6 @@ fn nonce(answer: &[u8]) -> Option<String> {
     let text = String::from_utf8_lossy(answer);
     let (_, rest) = text.split_once("nonce=\"")?;
     rest.split_once('"').map(|(nonce, _)| nonce.to_owned())
-}
-
-/// Writes the flood's requests.
-struct Writer<'a> {
-    spec: &'a SipFloodSpec,
-    random: Rng,
-    serial: u64,
-    sent: BTreeMap<&'static str, u64>,
-}
-
-impl Writer<'_> {
-    fn write(&mut self, request: &mut String, attacker: &mut Attacker) {
-        request.clear();
-        self.serial += 1;
-        let mix = self.spec.mix;
-        let up_to_invite = mix.invite;
-        let up_to_digest = up_to_invite + mix.bad_digest;
-        let up_to_replay = up_to_digest + mix.replay;
-        let drawn = self.random.u32(..up_to_replay + mix.garbage);
-        let kind = match drawn {
-            drawn if drawn < up_to_invite => {
-                self.invite(request, attacker.local, None);
-                "invite"
-            }
-            drawn if drawn < up_to_digest => {
-                let nonce = attacker.nonce.take().unwrap_or_else(|| format!("{:032x}", self.random.u64(..)));
-                self.invite(request, attacker.local, Some(&nonce));
-                "bad_digest"
-            }
-            drawn if drawn < up_to_replay => {
-                request.push_str(self.random.choice(&self.spec.recorded).map_or("", String::as_str));
-                "replay"
-            }
-            _ => {
-                self.garbage(request, attacker.local);
-                "garbage"
-            }
-        };
-        *self.sent.entry(kind).or_insert(0) += 1;
-    }
-
-    fn invite(&mut self, request: &mut String, local: SocketAddr, nonce: Option<&str>) {
-        let (realm, service) = (&self.spec.realm, &self.spec.service);
-        let user = self.random.choice(&self.spec.users).map_or("nobody", String::as_str);
-        let tag = self.random.u64(..);
-        let body =
-            "v=0\r\no=- 1 1 IN IP4 192.0.2.1\r\ns=-\r\nc=IN IP4 192.0.2.1\r\nt=0 0\r\nm=audio 4000 RTP/AVP 0\r\n";
-        // Writing to a `String` cannot fail.
-        let _ = write!(
-            request,
-            "INVITE sip:{service}@{realm} SIP/2.0\r\nVia: SIP/2.0/UDP {local};branch=z9hG4bK{tag:x};rport\r\n\
-             Max-Forwards: 70\r\nFrom: <sip:{user}@{realm}>;tag={tag:x}\r\nTo: <sip:{service}@{realm}>\r\n\
-             Call-ID: {:x}.{:x}\r\nCSeq: 1 INVITE\r\nContact: <sip:{user}@{local}>\r\n",
-            self.serial,
-            self.random.u64(..),
-        );
-        if let Some(nonce) = nonce {
-            let (a, b, c, d) = (self.random.u64(..), self.random.u64(..), self.random.u64(..), self.random.u64(..));
-            let _ = write!(
-                request,
-                "Proxy-Authorization: Digest username=\"{user}\", realm=\"{realm}\", nonce=\"{nonce}\", \
-                 uri=\"sip:{service}@{realm}\", response=\"{a:016x}{b:016x}{c:016x}{d:016x}\", algorithm=SHA-256, \
-                 qop=auth, nc=00000001, cnonce=\"{tag:x}\"\r\n",
-            );
-        }
-        let _ = write!(request, "Content-Type: application/sdp\r\nContent-Length: {}\r\n\r\n{body}", body.len());
-    }
-
-    /// A request with a random part overwritten, cut at a random place.
-    fn garbage(&mut self, request: &mut String, local: SocketAddr) {
-        self.invite(request, local, None);
-        request.truncate(self.random.usize(..request.len()));
-        (0..self.random.u8(..64)).for_each(|_| request.push(self.random.char(..'\u{80}')));
-    }
 }
 
 #[cfg(test)]

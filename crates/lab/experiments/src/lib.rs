@@ -4,5 +4,6 @@ pub mod bench;
 pub mod demo;
 pub mod longlife;
 pub mod report;
+pub mod sipflood;
 pub mod transports;
 pub mod tva;

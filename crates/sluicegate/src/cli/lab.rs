@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 use sluicegate_experiments::{
     bench,
     demo::threats,
-    longlife, transports,
+    longlife, sipflood, transports,
     tva::{self, paths},
 };
 use sluicegate_sim::claims::Paper;
@@ -128,6 +128,8 @@ pub(crate) enum Experiment {
     /// UDP-Lite, DCCP, GRE, IPsec, WireGuard and a protocol without a name: opened, answered and closed, by address
     /// translation and without.
     Transports(Play<transports::Options>),
+    /// Calls with media through a front end and a gate, under floods of SIP of every kind, one after the other.
+    SipFlood(Play<sipflood::Options>),
 }
 
 /// An experiment's own options, and those of all.

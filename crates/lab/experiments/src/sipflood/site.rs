@@ -1,0 +1,121 @@
+//! The lab of the experiment, and the files of its nodes.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use super::{Mutant, Options};
+use sluicegate_site::{
+    LabError, NodeFile, Prefix,
+    node::SIP_PORT,
+    topology::{Host, Plan},
+};
+
+pub(super) const REALM: &str = "lab.example";
+pub(super) const FRONTEND: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 130);
+const FEED_PORT: u16 = 7_443;
+/// Addresses of which the attackers own every one, and addresses of others whom they make out to be.
+pub(super) const BOTNET: Prefix = Prefix::new_assert(IpAddr::V4(Ipv4Addr::new(198, 51, 101, 0)), 24);
+pub(super) const VICTIMS: Prefix = Prefix::new_assert(IpAddr::V4(Ipv4Addr::new(198, 51, 102, 0)), 24);
+/// The address of somebody who has an account, and floods.
+pub(super) const INSIDER: Prefix = Prefix::new_assert(IpAddr::V4(Ipv4Addr::new(198, 18, 3, 2)), 32);
+/// Where services of the exchange want their media.
+pub(super) const MEDIA_PORT: u16 = 5_004;
+/// Answers to strangers of one network, a second and SIP thread.
+pub(super) const UNPROVED_PER_S: u32 = 500;
+
+/// How long a call lasts that nobody ends, whose media do not flow.
+pub(super) const LIFETIME_S: u32 = 30;
+/// SIP threads.
+pub(super) const SHARDS: u32 = 2;
+
+/// An exchange behind the gate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Exchange {
+    /// Answers every call.
+    Office,
+    /// Lets every call ring.
+    Ringing,
+    /// Says nothing.
+    Silent,
+}
+
+impl Exchange {
+    pub(super) const ALL: [Self; 3] = [Self::Office, Self::Ringing, Self::Silent];
+
+    /// Its name as a service.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Office => "office",
+            Self::Ringing => "ringing",
+            Self::Silent => "silent",
+        }
+    }
+
+    pub(super) const fn address(self) -> Ipv4Addr {
+        Ipv4Addr::new(10, 4, 0, 2 + self as u8)
+    }
+
+    /// Where it takes SIP.
+    pub(super) const fn sip(self) -> SocketAddr {
+        SocketAddr::new(IpAddr::V4(self.address()), SIP_PORT)
+    }
+}
+
+/// Where the front end takes SIP.
+pub(super) const fn frontend() -> SocketAddr {
+    SocketAddr::new(IpAddr::V4(FRONTEND), SIP_PORT)
+}
+
+/// ```text
+/// phones ──┐
+/// insider ─┤        ┌── frontend
+/// botnet ──┼─ core ─┤
+/// victims ─┘        └── gate ── exchange
+/// ```
+pub(super) fn plan() -> Result<Plan, LabError> {
+    let (botnet, victims) = (BOTNET.to_string(), VICTIMS.to_string());
+    let hosts = vec![
+        Host::with_routes("phones", &[("0.0.0.0/0", "198.18.1.1")])?,
+        Host::with_routes("botnet", &[(&botnet, "itself"), ("0.0.0.0/0", "198.18.2.1")])?,
+        Host::with_routes("insider", &[("0.0.0.0/0", "198.18.3.1")])?,
+        Host::with_routes("victims", &[("0.0.0.0/0", "198.18.4.1")])?,
+        Host::with_routes("core", &[(&botnet, "198.18.2.2"), (&victims, "198.18.4.2")])?.forwarding(),
+        Host::with_routes("frontend", &[("0.0.0.0/0", "203.0.113.129")])?,
+        Host::with_routes("gate", &[("0.0.0.0/0", "203.0.113.1")])?,
+        Host::with_routes("exchange", &[("0.0.0.0/0", "10.4.0.1")])?,
+    ];
+    let wires = [
+        ("core:phones 198.18.1.1/24", "phones:eth0 198.18.1.2/24"),
+        ("core:botnet 198.18.2.1/24", "botnet:eth0 198.18.2.2/24"),
+        ("core:insider 198.18.3.1/24", "insider:eth0 198.18.3.2/24"),
+        ("core:victims 198.18.4.1/24", "victims:eth0 198.18.4.2/24"),
+        ("core:frontend 203.0.113.129/25", "frontend:eth0 203.0.113.130/25"),
+        ("core:gate 203.0.113.1/25", "gate:outside 203.0.113.2/25"),
+        ("gate:inside 10.4.0.1/24", "exchange:eth0 10.4.0.2/24 10.4.0.3/24 10.4.0.4/24"),
+    ];
+    Plan::of(hosts, &wires)
+}
+
+/// The file of the front end.
+pub(super) fn frontend_file(options: &Options) -> NodeFile {
+    let shares = match options.mutant {
+        Mutant::Unbounded => "dialog_requests_per_s = 1000000\nunproved_answers_per_s = 1000000\n\
+             tables = { transactions_per_user_max = 1000000, replays_per_user_max = 1000000 }\n"
+            .to_owned(),
+        _ => format!("unproved_answers_per_s = {UNPROVED_PER_S}\n"),
+    };
+    let more = format!("{shares}shards = {SHARDS}\nfeed = \"{FRONTEND}:{FEED_PORT}\"\nrelay_rate = \"20Mbit\"\n");
+    let file = NodeFile::new("frontend").frontend(FRONTEND.into(), REALM, &more);
+    Exchange::ALL.into_iter().fold(file, |file, exchange| {
+        let more = format!(
+            "kind = \"sip\"\nmode = \"nat\"\nports = [\"udp/{MEDIA_PORT}-{}\"]\n\
+             grant = {{ lifetime_s = {LIFETIME_S} }}\nallow = [\"group:phones\", \"group:insiders\"]\n",
+            MEDIA_PORT + 3,
+        );
+        file.service(exchange.name(), exchange.address(), &more)
+    })
+}
+
+/// The file of the gate.
+pub(super) fn gate_file(options: &Options) -> NodeFile {
+    NodeFile::new("gate").gate(("outside", "inside"), &options.datapath, "")
+}

@@ -48,7 +48,7 @@ fn a_sound_policy_has_no_findings() {
 #[test]
 fn each_error_names_its_place_and_says_what_to_write() {
     type Change = fn(&mut Draft);
-    let cases: [(Change, &str, &str, &str); 41] = [
+    let cases: [(Change, &str, &str, &str); 42] = [
         (|d| d.services[0].numbers = vec!["1*".into()], "service", "numbers", "only a SIP server"),
         (|d| d.services[0].register = Registering::Relay, "service", "register", "only a SIP server"),
         (|d| d.services[0].numbers = vec!["a b".into()], "service", "numbers", "cannot be dialled"),

@@ -129,7 +129,7 @@ pub(crate) enum Experiment {
     /// translation and without.
     Transports(Play<transports::Options>),
     /// Calls with media through a front end and a gate, under floods of SIP of every kind, one after the other.
-    SipFlood(Play<sipflood::Options>),
+    SipFlood(Play<sipflood::FloodOptions>),
 }
 
 /// An experiment's own options, and those of all.

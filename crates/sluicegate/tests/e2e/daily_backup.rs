@@ -14,9 +14,11 @@ on_packet!(a_frontend_that_was_imported_is_known_to_the_gates_that_had_joined, &
 on_packet!(a_damaged_archive_or_one_for_a_node_that_is_there_changes_nothing, &[], refused);
 
 /// What a node elsewhere does without: sockets and locks, the log, and flows with what they were opened by.
-const LEFT_BEHIND: [&str; 9] = [
+const LEFT_BEHIND: [&str; 10] = [
     "audit/",
     "control.sock",
+    // Telephones register again by themselves.
+    "frontend/contacts.redb",
     "frontend.lock",
     "frontend.sock",
     "gate/gate.journal.",

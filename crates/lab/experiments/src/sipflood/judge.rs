@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::{
-    Options,
+    FloodOptions,
     cases::{Attackers, Case},
     site::{SHARDS, UNPROVED_PER_S},
 };
 use crate::report::rows::Report;
 use sluicegate_site::cpu::Taken;
 use sluicegate_traffic::{
-    client::setup::{Ended, Setup},
+    client::setup::{EndedCall, Setup},
     sample::Percentiles,
 };
 
@@ -66,7 +66,7 @@ impl Honest {
         }
     }
 
-    pub(super) fn end(&mut self, ended: &Ended) {
+    pub(super) fn end(&mut self, ended: &EndedCall) {
         self.media_sent += u64::from(ended.media_sent);
         self.media_heard += u64::from(ended.media_heard);
         if (200..300).contains(&ended.status) {
@@ -143,7 +143,7 @@ pub(super) struct Played {
 }
 
 /// Adds the figures of one flood.
-pub(super) fn judge(report: &mut Report, case: &Case, options: &Options, played: &mut Played) {
+pub(super) fn judge(report: &mut Report, case: &Case, options: &FloodOptions, played: &mut Played) {
     let Played { honest, flood, memory, taken, .. } = played;
     let about = (case.name, SCHEME);
     let mut judge = report.of(about);
@@ -231,9 +231,9 @@ mod tests {
         sipflood::{Mutant, cases::CASES},
     };
 
-    fn options() -> Options {
+    fn options() -> FloodOptions {
         let (only, datapath) = (None, "packet".to_owned());
-        Options { only, short: false, per_s: 100_000, datapath, seed: 1, mutant: Mutant::None }
+        FloodOptions { only, short: false, per_s: 100_000, datapath, seed: 1, mutant: Mutant::None }
     }
 
     fn good() -> Played {

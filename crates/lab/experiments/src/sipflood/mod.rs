@@ -29,7 +29,7 @@ pub enum Mutant {
 
 /// How to run it, as arguments of its command.
 #[derive(Debug, Clone, Args)]
-pub struct Options {
+pub struct FloodOptions {
     /// Only the floods whose name contains this, such as `bye`.
     #[arg(long, value_name = "NAME")]
     pub only: Option<String>,
@@ -50,7 +50,7 @@ pub struct Options {
     pub mutant: Mutant,
 }
 
-impl Options {
+impl FloodOptions {
     /// How long each flood lasts, in seconds.
     const fn flood_s(&self) -> u32 {
         if self.short { 4 } else { 11 }

@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::{
-    Mutant, NAME, Options,
+    FloodOptions, Mutant, NAME,
     cases::{Attackers, CASES, Case},
     judge::{Flood, Honest, MEMORY, Memory, Played, is_at_rest, judge, judge_rest},
     memory::resident_kb,
@@ -26,7 +26,7 @@ use sluicegate_traffic::{
         answer::AnswerSpec,
         call::SinkSpec,
         exchange::MirrorSpec,
-        setup::{Ended, Setup, SetupSpec, opened},
+        setup::{EndedCall, Setup, SetupSpec, opened},
     },
     count::{Class, CountSpec},
 };
@@ -58,8 +58,8 @@ const MALLORY: &str = "mallory";
 /// Different requests of those who make themselves out to be others.
 const SPOOFED: usize = 256;
 
-struct Stage<'a> {
-    options: &'a Options,
+struct Scene<'a> {
+    options: &'a FloodOptions,
     frontend: Node,
     _gate: Node,
     exchanges: Vec<Process>,
@@ -76,7 +76,7 @@ struct Stage<'a> {
 ///
 /// # Errors
 /// If no flood is called so, the lab cannot be built, or a process of it fails: the run then shows nothing.
-pub fn run(binary: &Binary, options: &Options, tell: &mut dyn FnMut(&str)) -> Result<Report, LabError> {
+pub fn run(binary: &Binary, options: &FloodOptions, tell: &mut dyn FnMut(&str)) -> Result<Report, LabError> {
     let only = options.only.as_deref().unwrap_or_default();
     let is_chosen = |case: &Case| (case.is_brief || !options.short) && case.name.contains(only);
     let chosen: Vec<Case> = CASES.into_iter().filter(is_chosen).collect();
@@ -85,23 +85,23 @@ pub fn run(binary: &Binary, options: &Options, tell: &mut dyn FnMut(&str)) -> Re
         return Err(LabError::Plan(format!("no flood is called so; there are {names}")));
     }
     tell("building the lab: 8 network namespaces, a front end, a gate, three exchanges");
-    let stage = Stage::build(binary.clone(), options)?;
+    let scene = Scene::build(binary.clone(), options)?;
     let mut report = Report::new(NAME);
-    let before = stage.rest()?;
+    let before = scene.rest()?;
     for case in &chosen {
         tell(&format!("{}: {}", case.name, case.about));
-        let mut played = stage.play(case)?;
+        let mut played = scene.play(case)?;
         judge(&mut report, case, options, &mut played);
     }
     if !options.short {
         tell("at rest: what the floods left has to end");
-        judge_rest(&mut report, &before, &stage.come_to_rest(&before)?);
+        judge_rest(&mut report, &before, &scene.come_to_rest(&before)?);
     }
     Ok(report)
 }
 
-impl<'a> Stage<'a> {
-    fn build(binary: Binary, options: &'a Options) -> Result<Self, LabError> {
+impl<'a> Scene<'a> {
+    fn build(binary: Binary, options: &'a FloodOptions) -> Result<Self, LabError> {
         let lab = site::plan()?.build()?;
         let mut random = fastrand::Rng::with_seed(options.seed);
         let mut password = || format!("{:016x}{:016x}", random.u64(..), random.u64(..));
@@ -117,7 +117,7 @@ impl<'a> Stage<'a> {
         let gate = Node::start(&binary, &lab, "gate", "gate", &gate)?;
         gate.ready()?;
         let exchanges = exchanges(&binary, &lab)?;
-        let mut stage = Self {
+        let mut scene = Self {
             options,
             frontend: node,
             _gate: gate,
@@ -129,9 +129,9 @@ impl<'a> Stage<'a> {
             binary,
             lab,
         };
-        stage.binary.wait_for("gate", || stage.call_once().ok())?;
-        stage.see_branches()?;
-        Ok(stage)
+        scene.binary.wait_for("gate", || scene.call_once().ok())?;
+        scene.see_branches()?;
+        Ok(scene)
     }
 
     fn worker<S: Serialize>(&self, host: &str, role: &str, spec: &S) -> Result<Process, LabError> {
@@ -342,7 +342,7 @@ impl Phones {
         while let Some(line) = self.process.line_now() {
             if let Some(setup) = said::<Setup>(&line, "setup") {
                 self.honest.set_up(&setup);
-            } else if let Some(ended) = said::<Ended>(&line, "ended") {
+            } else if let Some(ended) = said::<EndedCall>(&line, "ended") {
                 self.honest.end(&ended);
             } else if let Some(result) = said::<Value>(&line, "result") {
                 self.honest.begun = result["begun"].as_u64().unwrap_or_default();

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use super::{Mutant, Options};
+use super::{FloodOptions, Mutant};
 use sluicegate_site::{
     LabError, NodeFile, Prefix,
     node::SIP_PORT,
@@ -96,7 +96,7 @@ pub(super) fn plan() -> Result<Plan, LabError> {
 }
 
 /// The file of the front end.
-pub(super) fn frontend_file(options: &Options) -> NodeFile {
+pub(super) fn frontend_file(options: &FloodOptions) -> NodeFile {
     let shares = match options.mutant {
         Mutant::Unbounded => "dialog_requests_per_s = 1000000\nunproved_answers_per_s = 1000000\n\
              tables = { transactions_per_user_max = 1000000, replays_per_user_max = 1000000 }\n"
@@ -116,6 +116,6 @@ pub(super) fn frontend_file(options: &Options) -> NodeFile {
 }
 
 /// The file of the gate.
-pub(super) fn gate_file(options: &Options) -> NodeFile {
+pub(super) fn gate_file(options: &FloodOptions) -> NodeFile {
     NodeFile::new("gate").gate(("outside", "inside"), &options.datapath, "")
 }

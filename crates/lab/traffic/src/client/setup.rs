@@ -105,7 +105,7 @@ pub struct Setup {
 
 /// One call that was established and is over.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Ended {
+pub struct EndedCall {
     /// When its first INVITE was sent, nanoseconds since 1970.
     pub started_ns: u64,
     /// What its BYE was answered; 0: nothing.
@@ -426,7 +426,7 @@ impl<'a> Phone<'a> {
         let Some(Call { started_ns, bye_status, .. }) = self.calls.remove(&leg) else { return };
         let carried = self.media.as_mut().map(|media| media.end(leg)).unwrap_or_default();
         let (media_sent, media_heard) = (carried.sent, carried.heard);
-        self.context.say("ended", &Ended { started_ns, status: bye_status, media_sent, media_heard });
+        self.context.say("ended", &EndedCall { started_ns, status: bye_status, media_sent, media_heard });
     }
 
     fn report(&mut self, now: Instant, leg: LegId, status: u16, media: Option<SocketAddr>) {

@@ -342,7 +342,8 @@ impl Play {
         let count = calls.len().max(1);
         let Some(call) = calls.get_mut(nth % count) else { return };
         let method = METHODS[usize::from(how) % METHODS.len()];
-        let request = call.request(&caller.from, method, fields(how >> 4), &body(what, media));
+        caller.branches += 1;
+        let request = call.request((&caller.from, caller.branches), method, fields(how >> 4), &body(what, media));
         self.party_says(party, request);
     }
 

@@ -178,15 +178,15 @@ impl Known {
         }
     }
 
-    /// A request of the service's, from `own`.
-    pub(super) fn request(&mut self, own: &str, method: &str, more: &str, body: &Body) -> String {
+    /// A request of the service's, from `own`, whose branch has a number that none had before.
+    pub(super) fn request(&mut self, (own, branch): (&str, u32), method: &str, more: &str, body: &Body) -> String {
         self.cseq += u32::from(method != "ACK");
         let Self { routes, from, to, call_id, contact, cseq } = self;
         let is_long = more.contains("Max-Forwards");
         let hops = if is_long { "" } else { "Max-Forwards: 70\r\n" };
         with_body(
             &format!(
-                "{method} {contact} SIP/2.0\r\nVia: SIP/2.0/UDP {own};branch=z9hG4bK{method}{cseq}{call_id};rport\r\n{hops}{routes}\
+                "{method} {contact} SIP/2.0\r\nVia: SIP/2.0/UDP {own};branch=z9hG4bK{branch}-{own};rport\r\n{hops}{routes}\
                  From: {from}\r\nTo: {to}\r\nCall-ID: {call_id}\r\nCSeq: {cseq} {method}\r\nContact: <sip:pbx@{own}>\r\n{more}"
             ),
             body,

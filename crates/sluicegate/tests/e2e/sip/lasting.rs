@@ -6,11 +6,11 @@ use super::{ALICE, Site, hear_each_other, is_long, talk};
 use crate::support::{node::Node, stock_pbx::PROGRAMS, within};
 
 on_packet!(alone a_call_outlives_its_grants_without_a_lost_packet, PROGRAMS, outlives);
-on_packet!(what_a_dead_phone_had_open_ends, PROGRAMS, dies);
+on_packet!(alone what_a_dead_phone_had_open_ends, PROGRAMS, dies);
 
 /// What a call has open lasts so long, in seconds, and how often that the call goes on.
-const LIFETIME_S: (u64, u64) = (10, 300);
-const TIMES: (u64, u64) = (4, 2);
+const LIFETIME_S: (u64, u64) = (20, 300);
+const TIMES: (u64, u64) = (2, 2);
 
 fn outlives(datapath: &'static str) {
     let pick = |(short, long)| if is_long() { long } else { short };

@@ -19,6 +19,8 @@
 #define PROTOCOL_ICMPV6 58
 #define PROTOCOL_CAPABILITY 253
 #define CAPABILITY_PORT 7253
+#define PROTOCOL_FRAGMENT 44
+#define UDP_HEADER 8
 /* Attempts to take from the bucket before a packet counts as too many. */
 #define BUCKET_TRIES 4
 
@@ -61,6 +63,14 @@ struct {
 	MAP_TYPE(value, __u64);
 } pings SEC(".maps");
 
+/* Datagrams for the host of which fragments may still come. */
+struct {
+	MAP_NUMBER(type, MAP_ARRAY);
+	MAP_NUMBER(max_entries, PLACES);
+	MAP_TYPE(key, __u32);
+	MAP_TYPE(value, struct place);
+} fragments SEC(".maps");
+
 /* AF_XDP sockets by port * QUEUES_MAX + queue. */
 struct {
 	MAP_NUMBER(type, MAP_XSK);
@@ -92,18 +102,33 @@ struct ipv6 {
 	__u8 destination[16];
 } __attribute__((packed));
 
+struct fragment {
+	__u8 next_header;
+	__u8 reserved;
+	__u16 offset_more;
+	__u32 id;
+} __attribute__((packed));
+
 /*
- * CLASS_LISTED: the host's if `local` says so. CLASS_ANSWER: the host's if it answers what the host sent, which the
+ * CLASS_FIRST: the host's, and other fragments of its datagram follow. CLASS_LISTED: the host's if `local` says so. CLASS_ANSWER: the host's if it answers what the host sent, which the
  * nf_tables filter behind this program knows.
  */
-enum class { CLASS_GATE, CLASS_LINK, CLASS_HOST, CLASS_LISTED, CLASS_ANSWER };
+enum class { CLASS_GATE, CLASS_LINK, CLASS_HOST, CLASS_FIRST, CLASS_LISTED, CLASS_ANSWER };
 
 /* What is known of a packet before its IP header is read, and by which entry the host receives it. */
 struct arrival {
 	const struct config *config;
+	__u64 now;
 	__u8 port; /* bit 0 outside, bit 1 inside */
 	__u32 bucket;
 	__u64 interval_ns;
+	/* Of a fragment, in bytes. */
+	struct datagram datagram;
+	__u32 place;
+	__u32 offset;
+	__u32 len;
+	__u8 is_fragment;
+	__u8 more;
 };
 
 static ALWAYS_INLINE int drop(__u32 reason)
@@ -263,25 +288,93 @@ static ALWAYS_INLINE enum class own_host(struct arrival *arrival, struct address
 	return protocol == PROTOCOL_TCP || protocol == PROTOCOL_UDP ? CLASS_ANSWER : CLASS_GATE;
 }
 
+static ALWAYS_INLINE struct datagram *noted(struct place *place, __u32 id)
+{
+	return &place->datagrams[id % PLACE_DATAGRAMS];
+}
+
+/* A fragment that is not the first: the host's if it goes on where the last one ended, so nothing overlaps. */
+static ALWAYS_INLINE enum class follows(struct arrival *arrival)
+{
+	struct place *place = bpf_map_lookup_elem(&fragments, &arrival->place);
+	struct datagram *datagram;
+
+	if (!place)
+		return CLASS_GATE;
+	datagram = noted(place, arrival->datagram.id);
+	if (datagram->until <= arrival->now || datagram->id != arrival->datagram.id ||
+	    datagram->next != arrival->offset || datagram->bucket >= LOCAL_MAX ||
+	    !same(datagram->source, arrival->datagram.source) ||
+	    !same(datagram->destination, arrival->datagram.destination))
+		return CLASS_GATE;
+	arrival->bucket = datagram->bucket;
+	arrival->interval_ns = arrival->config->local[arrival->bucket].interval_ns;
+	datagram->next = arrival->offset + arrival->len;
+	if (!arrival->more)
+		datagram->until = 0;
+	return CLASS_HOST;
+}
+
+/* As own_host(), for fragments too: those of UDP datagrams whose first fragment `local` lists. */
+static ALWAYS_INLINE enum class host(struct arrival *arrival, struct address source, struct address destination,
+				     __u8 protocol, int is_ipv4, const __u8 *transport, const __u8 *end)
+{
+	enum class whole;
+
+	if (arrival->is_fragment) {
+		if (protocol != PROTOCOL_UDP || !arrival->len || (arrival->more && arrival->len % 8) ||
+		    arrival->offset + arrival->len > FRAGMENTED_BYTES_MAX)
+			return CLASS_GATE;
+		arrival->datagram.source = source;
+		arrival->datagram.destination = destination;
+		if (arrival->offset)
+			return follows(arrival);
+		if (!arrival->more || arrival->len < UDP_HEADER || transport + UDP_HEADER > end)
+			return CLASS_GATE;
+	}
+	whole = own_host(arrival, source, destination, protocol, is_ipv4, transport, end);
+	if (!arrival->is_fragment)
+		return whole;
+	return whole == CLASS_HOST ? CLASS_FIRST : CLASS_GATE;
+}
+
+/* Senders share places by this octet: the last of an IPv4 address, and of an IPv6 address' first half. */
+static ALWAYS_INLINE void fragment(struct arrival *arrival, const __u8 *packet, __u16 offset_more, __u32 len)
+{
+	arrival->is_fragment = 1;
+	arrival->place = (arrival->port & 1 ? 0 : PLACES / 2) + packet[15] % (PLACES / 2);
+	arrival->offset = offset_more;
+	arrival->len = len;
+}
+
 static ALWAYS_INLINE enum class classify_ipv4(struct arrival *arrival, const __u8 *packet, const __u8 *end)
 {
 	const struct ipv4 *ip = (const void *)packet;
-	__u32 header_len;
+	__u32 header_len, total_len;
 
 	if (packet + sizeof(*ip) > end)
 		return CLASS_GATE;
 	header_len = (ip->version_ihl & 15) * 4;
-	/* A fragment is never local: its ports are elsewhere. */
-	if (ip->version_ihl >> 4 != 4 || header_len < sizeof(*ip) || packet + header_len > end ||
-	    ip->fragment & htons(0x3fff))
+	if (ip->version_ihl >> 4 != 4 || header_len < sizeof(*ip) || packet + header_len > end)
 		return CLASS_GATE;
-	return own_host(arrival, mapped(ip->source), mapped(ip->destination), ip->protocol, 1, packet + header_len, end);
+	if (ip->fragment & htons(0x3fff)) {
+		total_len = ntohs(ip->length);
+		if (header_len != sizeof(*ip) || total_len < sizeof(*ip))
+			return CLASS_GATE;
+		fragment(arrival, packet, (ntohs(ip->fragment) & 0x1fff) * 8, total_len - sizeof(*ip));
+		arrival->more = (ip->fragment & htons(0x2000)) != 0;
+		arrival->datagram.id = ntohs(ip->id);
+	}
+	return host(arrival, mapped(ip->source), mapped(ip->destination), ip->protocol, 1, packet + header_len, end);
 }
 
 static ALWAYS_INLINE enum class classify_ipv6(struct arrival *arrival, const __u8 *packet, const __u8 *end)
 {
 	const struct ipv6 *ip = (const void *)packet;
 	const __u8 *transport = packet + sizeof(*ip);
+	const struct fragment *part = (const void *)transport;
+	__u8 protocol;
+	__u32 len;
 
 	if (transport > end || ip->version_class >> 4 != 6)
 		return CLASS_GATE;
@@ -296,7 +389,18 @@ static ALWAYS_INLINE enum class classify_ipv6(struct arrival *arrival, const __u
 	if (ip->next_header == 0 && ip->hop_limit == 1 && ip->source[0] == 0xfe && (ip->source[1] & 0xc0) == 0x80 &&
 	    ip->destination[0] == 0xff)
 		return CLASS_LINK;
-	return own_host(arrival, whole(ip->source), whole(ip->destination), ip->next_header, 0, transport, end);
+	protocol = ip->next_header;
+	if (protocol == PROTOCOL_FRAGMENT) {
+		len = ntohs(ip->length);
+		if (transport + sizeof(*part) > end || len < sizeof(*part))
+			return CLASS_GATE;
+		fragment(arrival, packet, ntohs(part->offset_more) & 0xfff8, len - sizeof(*part));
+		arrival->more = (part->offset_more & htons(1)) != 0;
+		arrival->datagram.id = ntohl(part->id);
+		protocol = part->next_header;
+		transport += sizeof(*part);
+	}
+	return host(arrival, whole(ip->source), whole(ip->destination), protocol, 0, transport, end);
 }
 
 static ALWAYS_INLINE enum class classify(struct arrival *arrival, const __u8 *frame, const __u8 *end)
@@ -315,25 +419,51 @@ static ALWAYS_INLINE enum class classify(struct arrival *arrival, const __u8 *fr
 	}
 }
 
-/* Spends one packet of its entry's rate; false if there is nothing left. */
-static ALWAYS_INLINE int within_rate(const struct arrival *arrival, __u64 now)
+/* Spends one packet of a rate; false if there is nothing left. */
+static ALWAYS_INLINE int spend(const struct arrival *arrival, __u64 *spent, __u64 interval_ns)
 {
-	__u32 bucket_number = arrival->bucket;
-	__u64 *spent = bpf_map_lookup_elem(&bucket, &bucket_number);
 	__u64 old, from;
 	int i;
 
-	if (!spent)
-		return 0;
 	for (i = 0; i < BUCKET_TRIES; i++) {
 		old = *(volatile __u64 *)spent;
-		from = old > now ? old : now;
-		if (from - now > arrival->config->burst_ns)
+		from = old > arrival->now ? old : arrival->now;
+		if (from - arrival->now > arrival->config->burst_ns)
 			return 0;
-		if (__sync_val_compare_and_swap(spent, old, from + arrival->interval_ns) == old)
+		if (__sync_val_compare_and_swap(spent, old, from + interval_ns) == old)
 			return 1;
 	}
 	return 0;
+}
+
+/* Spends one packet of its entry's rate; false if there is nothing left. */
+static ALWAYS_INLINE int within_rate(const struct arrival *arrival)
+{
+	__u32 bucket_number = arrival->bucket;
+	__u64 *spent = bpf_map_lookup_elem(&bucket, &bucket_number);
+
+	return spent && spend(arrival, spent, arrival->interval_ns);
+}
+
+/*
+ * Notes that fragments of this datagram may follow, in place of an older one; false if its place has had its share. Senders
+ * send the fragments of a datagram in one go, so a few of each sender suffice.
+ */
+static ALWAYS_INLINE int expects(const struct arrival *arrival)
+{
+	struct place *place = bpf_map_lookup_elem(&fragments, &arrival->place);
+	struct datagram *datagram;
+
+	if (!place || !spend(arrival, &place->spent, arrival->config->fragmented_interval_ns))
+		return 0;
+	datagram = noted(place, arrival->datagram.id);
+	datagram->source = arrival->datagram.source;
+	datagram->destination = arrival->datagram.destination;
+	datagram->id = arrival->datagram.id;
+	datagram->next = arrival->len;
+	datagram->bucket = arrival->bucket;
+	datagram->until = arrival->now + arrival->config->fragment_wait_ns;
+	return 1;
 }
 
 static ALWAYS_INLINE int is_foreign(const __u8 *frame, const __u8 *mac)
@@ -351,7 +481,6 @@ int gate(struct xdp_md *ctx)
 	const struct config *configured = bpf_map_lookup_elem(&config, &zero);
 	const __u64 *alive = bpf_map_lookup_elem(&heartbeat, &zero);
 	struct arrival arrival = {};
-	__u64 now;
 	long result;
 
 	if (frame + ETH_HEADER > end)
@@ -362,21 +491,23 @@ int gate(struct xdp_md *ctx)
 	if (is_foreign(frame, configured->mac[port]))
 		return drop(REASON_NOT_FOR_SERVICE);
 
-	now = bpf_ktime_get_ns();
+	arrival.now = bpf_ktime_get_ns();
 	arrival.config = configured;
 	arrival.port = 1 << port;
 	switch (classify(&arrival, frame, end)) {
 	case CLASS_LINK:
 		return XDP_PASS;
 	case CLASS_HOST:
-		return within_rate(&arrival, now) ? XDP_PASS : drop(REASON_LOCAL_RATE);
+		return within_rate(&arrival) ? XDP_PASS : drop(REASON_LOCAL_RATE);
+	case CLASS_FIRST:
+		return within_rate(&arrival) && expects(&arrival) ? XDP_PASS : drop(REASON_LOCAL_RATE);
 	case CLASS_ANSWER:
 		/* The filter stands before the first heartbeat. */
 		return *(volatile const __u64 *)alive ? XDP_PASS : drop(REASON_HEARTBEAT_STALE);
 	default:
 		break;
 	}
-	if ((__s64)(now - *(volatile const __u64 *)alive) > (__s64)configured->heartbeat_limit_ns)
+	if ((__s64)(arrival.now - *(volatile const __u64 *)alive) > (__s64)configured->heartbeat_limit_ns)
 		return drop(REASON_HEARTBEAT_STALE);
 	if (ctx->rx_queue_index >= QUEUES_MAX)
 		return drop(REASON_RECEIVE_FULL);

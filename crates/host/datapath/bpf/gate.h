@@ -15,6 +15,11 @@
 #define REASONS_MAX 64
 /* A bit for each identifier of a ping. */
 #define PINGS_WORDS 1024
+/* Senders of fragments for the host share places, by port and an octet of their address; each place has so many datagrams. */
+#define PLACES 64
+#define PLACE_DATAGRAMS 8
+/* Longest datagram in fragments. */
+#define FRAGMENTED_BYTES_MAX 16384
 
 /* Codes of wire::Reason. */
 #define REASON_FRAME_TRUNCATED 0
@@ -65,12 +70,30 @@ struct config {
 	__u32 local_count;
 	__u32 pad;
 	__u64 error_interval_ns;   /* time that one ICMP error costs */
+	__u64 fragment_wait_ns;	   /* how long fragments may follow the first of their datagram */
+	__u64 fragmented_interval_ns; /* time that one datagram in fragments costs its place */
 	struct address translated; /* what the gate translates to, and these ports of it, host byte order */
 	__u32 translated_first;
 	__u32 translated_last; /* below the first: it translates nothing */
 	struct own own[OWN_MAX];
 	struct peer peers[PEERS_MAX];
 	struct local_rule local[LOCAL_MAX];
+};
+
+/* A datagram for the host whose first fragment has passed. */
+struct datagram {
+	struct address source;
+	struct address destination;
+	__u64 until; /* nanoseconds of CLOCK_MONOTONIC; 0: none */
+	__u32 id;
+	__u32 next; /* where the next fragment has to begin */
+	__u32 bucket; /* the entry of `local` that pays for it */
+	__u32 pad;
+};
+
+struct place {
+	__u64 spent;
+	struct datagram datagrams[PLACE_DATAGRAMS];
 };
 
 #endif

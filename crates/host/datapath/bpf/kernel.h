@@ -40,5 +40,6 @@ static long (*const bpf_redirect_map)(void *map, __u64 key, __u64 flags) = (void
 
 #define ntohs(x) __builtin_bswap16(x)
 #define htons(x) __builtin_bswap16(x)
+#define ntohl(x) __builtin_bswap32(x)
 
 #endif

@@ -7,6 +7,11 @@ use sluicegate_wire::Port;
 
 use crate::OpenError;
 
+mod fragments;
+
+pub(crate) use fragments::{Classifier, FRAGMENTED_BYTES_MAX, PLACE_AT, PLACE_DATAGRAMS, PLACES};
+pub use fragments::{FRAGMENT_WAIT, FRAGMENTED_MAX, FRAGMENTED_RATE_PPS};
+
 /// Most entries of [`Rules::local`].
 pub const LOCAL_MAX: usize = 32;
 /// Most entries of [`Rules::own`].
@@ -162,8 +167,8 @@ pub enum Class {
     Gate,
 }
 
-/// Classifies a frame that came by `port`, given from its Ethernet header on. A fragment, and an IPv6 packet whose
-/// transport header does not directly follow, is never local. Costs a few nanoseconds; reads at most the first 60 bytes
+/// Classifies a frame that came by `port`, given from its Ethernet header on. An IPv6 packet whose transport header does not
+/// directly follow is never local, nor a fragment: the device remembers to which datagram that belongs. Costs a few nanoseconds; reads at most the first 60 bytes
 /// behind the IPv4 options.
 #[must_use]
 pub fn classify(rules: &Rules, port: Port, frame: &[u8]) -> Class {

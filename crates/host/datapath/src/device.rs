@@ -10,7 +10,7 @@ use std::{
 use sluicegate_wire::{Frame, Instant, Port, Reason};
 
 use crate::{
-    Interface, OpenError, Rules, forwarding,
+    FRAGMENTED_MAX, Interface, OpenError, Rules, forwarding,
     packet::Packet,
     xdp::{self, Xdp},
 };
@@ -58,6 +58,11 @@ pub trait PacketIo: std::fmt::Debug + Send {
 
     /// As [`Device::kernel_counters`]; a reason may stand there more than once.
     fn counters(&mut self) -> Vec<(Reason, u64)>;
+
+    /// Datagrams for the host of which fragments may still come.
+    fn fragmented(&self) -> usize {
+        0
+    }
 
     /// Lets the kernel receive everything again.
     ///
@@ -222,6 +227,12 @@ impl Device {
     /// full rings, for a full transmit queue.
     pub fn kernel_counters(&mut self) -> Vec<(Reason, u64)> {
         self.io.counters()
+    }
+
+    /// Name, use and maximum of the device's table: datagrams for the host of which fragments may still come.
+    #[must_use]
+    pub fn gauge(&self) -> (&'static str, usize, usize) {
+        ("local_fragmented", self.io.fragmented(), FRAGMENTED_MAX)
     }
 
     /// Lets go of the interfaces. With `keep_closed` the kernel keeps dropping until the next gate takes over (a

@@ -6,6 +6,8 @@
 
 use std::{fs, io};
 
+use crate::FRAGMENT_WAIT;
+
 /// Whether the kernel forwards IPv4 or IPv6 packets that arrive on `interface`, or would once that interface was made
 /// anew, in the calling thread's namespace.
 ///
@@ -47,12 +49,32 @@ pub fn refuse_advice(interface: &str) -> io::Result<()> {
     .try_for_each(|path| clear(path))
 }
 
+/// Has the kernel keep fragments for the host no longer than the filter lets others follow, so that those of datagrams that
+/// never become whole fill its memory for no longer.
+///
+/// # Errors
+/// As [`switch_off`].
+pub fn shorten_reassembly() -> io::Result<()> {
+    let wait = FRAGMENT_WAIT.as_secs();
+    for path in ["/proc/sys/net/ipv4/ipfrag_time", "/proc/sys/net/ipv6/ip6frag_time"] {
+        match fs::read_to_string(path) {
+            Ok(value) if value.trim().parse().is_ok_and(|seconds: u64| seconds <= wait) => {}
+            Ok(_) => write(path, &wait.to_string())?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+fn write(path: &str, value: &str) -> io::Result<()> {
+    fs::write(path, value).map_err(|error| io::Error::new(error.kind(), format!("writing {value} to {path}: {error}")))
+}
+
 /// Writes 0 where there is something else; a setting that this kernel does not have is off.
 fn clear(path: &str) -> io::Result<()> {
     match fs::read_to_string(path) {
-        Ok(value) if value.trim() != "0" => {
-            fs::write(path, "0").map_err(|error| io::Error::new(error.kind(), format!("writing 0 to {path}: {error}")))
-        }
+        Ok(value) if value.trim() != "0" => write(path, "0"),
         Ok(_) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(error),

@@ -21,8 +21,8 @@ mod wake;
 mod xdp;
 
 pub use classify::{
-    ANSWER_RATE_PPS, Class, ERROR_RATE_PPS, FLOWS_MAX, LOCAL_MAX, LocalRule, OWN_MAX, OwnAddress, PEER_RATE_PPS,
-    PEERS_MAX, Peer, Rules, Side, Translated, classify,
+    ANSWER_RATE_PPS, Class, ERROR_RATE_PPS, FLOWS_MAX, FRAGMENT_WAIT, FRAGMENTED_MAX, FRAGMENTED_RATE_PPS, LOCAL_MAX,
+    LocalRule, OWN_MAX, OwnAddress, PEER_RATE_PPS, PEERS_MAX, Peer, Rules, Side, Translated, classify,
 };
 pub use device::{Action, BATCH, Backend, Device, Handler, Options, PacketIo, prepare};
 pub use error::OpenError;

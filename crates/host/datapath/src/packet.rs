@@ -9,7 +9,8 @@ use std::{io, os::fd::AsFd, time::Duration};
 use sluicegate_wire::{Frame, Port, Reason};
 
 use crate::{
-    Class, Interface, OpenError, Rules, classify,
+    Class, FRAGMENT_WAIT, Interface, OpenError, Rules,
+    classify::Classifier,
     device::{Action, BATCH, Handler, PacketIo},
     ingress::IngressFilter,
     offload,
@@ -27,6 +28,7 @@ pub(crate) struct Packet {
     ports: [raw::Socket; 2],
     filter: IngressFilter,
     rules: Rules,
+    classifier: Classifier,
     counters: Counters,
 }
 
@@ -49,7 +51,8 @@ impl Packet {
         }
         let filter = install_filter(interfaces, &rules)?;
         let ports = [open(outside)?, open(inside)?];
-        Ok(Self { ports, filter, rules, counters: Counters::default() })
+        let classifier = Classifier::new(FRAGMENT_WAIT);
+        Ok(Self { ports, filter, rules, classifier, counters: Counters::default() })
     }
 
     fn receive_both(&mut self, handler: &mut Handler<'_>) -> io::Result<usize> {
@@ -64,6 +67,7 @@ impl Packet {
         outside.batch.clear();
         inside.batch.clear();
         let (mut taken, mut judged) = (0, 0);
+        let now = sys::monotonic_now();
         while taken < BATCH {
             let Some(slot) = ring.take() else { break };
             taken += 1;
@@ -72,7 +76,7 @@ impl Packet {
             }
             let buffer = ring.buffer(&slot);
             let Some(mut frame) = Frame::new(buffer, slot.start, slot.len) else { continue };
-            if classify(&self.rules, port, frame.bytes()) != Class::Gate {
+            if self.classifier.classify(now, &self.rules, port, frame.bytes()) != Class::Gate {
                 continue;
             }
             if slot.checksum_partial {
@@ -139,6 +143,10 @@ impl PacketIo for Packet {
             (Reason::ReceiveFull, self.counters.receive_full),
         ];
         own.into_iter().chain(self.filter.counters().into_iter().flatten()).collect()
+    }
+
+    fn fragmented(&self) -> usize {
+        self.classifier.expected(sys::monotonic_now())
     }
 
     fn open_up(self: Box<Self>) -> Result<(), OpenError> {

@@ -3,7 +3,7 @@
 mod support;
 
 use sluicegate_datapath::Backend;
-use support::scenario;
+use support::{fragments, scenario};
 
 #[test]
 fn xdp_forwards_what_the_handler_sends_and_nothing_else() {
@@ -38,4 +38,19 @@ fn xdp_drops_when_the_heartbeat_is_stale_and_counts_it() {
 #[test]
 fn xdp_completes_checksums_that_a_local_sender_left_open() {
     scenario::open_checksums_are_completed(Backend::Xdp);
+}
+
+#[test]
+fn xdp_lets_the_host_have_datagrams_in_fragments_whole() {
+    fragments::datagrams_in_fragments_arrive_whole(Backend::Xdp);
+}
+
+#[test]
+fn xdp_keeps_fragments_without_a_listed_first_one_from_the_host() {
+    fragments::fragments_without_a_listed_first_one_do_not_reach_the_host(Backend::Xdp);
+}
+
+#[test]
+fn xdp_bounds_a_flood_of_first_fragments() {
+    fragments::a_flood_of_first_fragments_is_bounded(Backend::Xdp);
 }

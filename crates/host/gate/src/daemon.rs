@@ -179,6 +179,9 @@ fn switch_forwarding_off(config: &Config) -> Result<(), StartError> {
             tracing::warn!(interface = name, %error, "the kernel may still take advertised routes; its filter does not");
         }
     }
+    if let Err(error) = forwarding::shorten_reassembly() {
+        tracing::warn!(%error, "the kernel keeps fragments of datagrams for the host for longer");
+    }
     Ok(())
 }
 

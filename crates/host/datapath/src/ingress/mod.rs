@@ -4,6 +4,7 @@
 //! The table belongs to nobody, so it outlives the process: a killed gate leaves its interfaces closed.
 
 mod answers;
+mod fragments;
 
 use std::net::IpAddr;
 
@@ -17,7 +18,7 @@ use sluicegate_wire::{
     capability::{PROTOCOL, UDP_PORT},
 };
 
-use crate::classify::{ANSWER_RATE_PPS, ERROR_RATE_PPS, PEER_RATE_PPS, Rules, Side, Translated};
+use crate::classify::{ANSWER_RATE_PPS, ERROR_RATE_PPS, LocalRule, PEER_RATE_PPS, Rules, Side, Translated};
 
 const IPV4: u16 = 0x0800;
 const IPV6: u16 = 0x86dd;
@@ -63,6 +64,7 @@ impl IngressFilter {
             match rule.chain.as_str() {
                 // Kept from the kernel, and the gate's to judge.
                 "own4" | "own6" | CHAIN_GATE => {}
+                chain if fragments::is_gates(chain) => {}
                 answers::STRANGERS => strangers += rule.packets,
                 _ => local_rate += rule.packets,
             }
@@ -171,6 +173,10 @@ fn filter(table: &str, interfaces: &[&str], rules: &Rules) -> Batch {
         drop_all(&mut batch, &chain);
     }
     answers::noting(&mut batch, rules, interfaces);
+    drop_all(batch.chain(fragments::FRAGMENTED), fragments::FRAGMENTED);
+    for family in [V4, V6] {
+        fragments::deciding(&mut batch, rules, ports, family);
+    }
     own_host(&mut batch, rules, ports, V4);
     own_host(&mut batch, rules, ports, V6);
     gate(&mut batch, rules, ports);
@@ -206,13 +212,37 @@ fn side<'a>(rule: &'a mut Rule, [outside, inside]: [&str; 2], side: Side) -> &'a
     }
 }
 
+/// One entry of `local`.
+struct LocalEntry<'r> {
+    number: usize,
+    local: &'r LocalRule,
+}
+
+impl<'r> LocalEntry<'r> {
+    /// Those that may be about this family.
+    fn all(rules: &'r Rules, family: &Family) -> impl Iterator<Item = Self> {
+        let v6 = family.v6;
+        let entries = rules.local.iter().enumerate().map(|(number, local)| Self { number, local });
+        entries.filter(move |entry| entry.local.address.is_none_or(|address| address.is_ipv6() == v6))
+    }
+
+    /// Goes on with what comes by its side to its address and ports; the protocol is known.
+    fn matches<'a>(&self, rule: &'a mut Rule, ports: [&str; 2], family: &Family) -> &'a mut Rule {
+        side(rule, ports, self.local.side);
+        if let Some(address) = self.local.address {
+            family.address_in(rule, family.destination, address);
+        }
+        if self.local.protocol != libc::IPPROTO_ICMP as u8 {
+            rule.transport(2, 2).within(&self.local.first.to_be_bytes(), &self.local.last.to_be_bytes());
+        }
+        rule
+    }
+}
+
 /// The chain that decides on packets for the host's own addresses.
 fn own_host(batch: &mut Batch, rules: &Rules, ports: [&str; 2], family: &Family) {
     let chain = family.own;
-    if !family.v6 {
-        // A fragment is never local: its ports are elsewhere.
-        batch.rule(chain, |rule| rule.network(6, 2).mask(&[0x3f, 0xff]).not_equal(&[0, 0]).count().drop());
-    }
+    fragments::apart(batch, family);
     for (number, peer) in rules.peers.iter().enumerate().filter(|(_, peer)| peer.remote.is_ipv6() == family.v6) {
         batch.rule(chain, |rule| {
             family.address_in(rule, family.source, peer.remote.ip());
@@ -223,19 +253,12 @@ fn own_host(batch: &mut Batch, rules: &Rules, ports: [&str; 2], family: &Family)
     }
     answers::passing(batch, family, &rated(ANSWERS, 0));
     icmp(batch, rules, family);
-    let of_family = |address: Option<IpAddr>| address.is_none_or(|address| address.is_ipv6() == family.v6);
-    for (number, local) in rules.local.iter().enumerate().filter(|(_, local)| of_family(local.address)) {
-        let is_icmp = local.protocol == libc::IPPROTO_ICMP as u8;
+    for entry in LocalEntry::all(rules, family) {
         batch.rule(chain, |rule| {
-            side(rule, ports, local.side);
-            if let Some(address) = local.address {
-                family.address_in(rule, family.destination, address);
-            }
-            family.is(rule, if is_icmp { family.icmp } else { local.protocol });
-            if !is_icmp {
-                rule.transport(2, 2).within(&local.first.to_be_bytes(), &local.last.to_be_bytes());
-            }
-            rule.go_to(&rated("local", number))
+            let is_icmp = entry.local.protocol == libc::IPPROTO_ICMP as u8;
+            family.is(rule, if is_icmp { family.icmp } else { entry.local.protocol });
+            entry.matches(rule, ports, family);
+            rule.go_to(&rated("local", entry.number))
         });
     }
     answers::refusing(batch, family, rules);

@@ -4,7 +4,10 @@ use std::net::IpAddr;
 
 use sluicegate_wire::{Port, ip::octets};
 
-use crate::{ERROR_RATE_PPS, Interface, LOCAL_MAX, OWN_MAX, PEER_RATE_PPS, PEERS_MAX, Rules, Side};
+use crate::{
+    ERROR_RATE_PPS, FRAGMENT_WAIT, FRAGMENTED_RATE_PPS, Interface, LOCAL_MAX, OWN_MAX, PEER_RATE_PPS, PEERS_MAX, Rules,
+    Side, classify::PLACE_DATAGRAMS,
+};
 
 /// Queues per interface that the program can tell apart.
 pub(super) const QUEUES_MAX: u32 = 16;
@@ -64,6 +67,8 @@ pub(super) struct Config {
     local_count: u32,
     pad: u32,
     error_interval_ns: u64,
+    fragment_wait_ns: u64,
+    fragmented_interval_ns: u64,
     translated: Address,
     translated_first: u32,
     translated_last: u32,
@@ -72,10 +77,47 @@ pub(super) struct Config {
     local: [Local; LOCAL_MAX],
 }
 
+/// A datagram for the host of which fragments may still come.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+struct Datagram {
+    ends: [Address; 2],
+    until: u64,
+    id: u32,
+    next: u32,
+    bucket: u32,
+    pad: u32,
+}
+
+/// What senders of fragments share.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Place {
+    spent: u64,
+    datagrams: [Datagram; PLACE_DATAGRAMS],
+}
+
+// SAFETY: as for `Config`.
+unsafe impl aya::Pod for Place {}
+
+impl Place {
+    /// Datagrams of which fragments may still come.
+    pub(super) fn expected(&self, now_ns: u64) -> usize {
+        self.datagrams.iter().filter(|datagram| datagram.until > now_ns).count()
+    }
+}
+
 // SAFETY: `repr(C)` structures of integers without implicit padding (checked by the size test below).
 unsafe impl aya::Pod for Config {}
 
 impl Config {
+    /// Fragments may follow the first for so long, and no sender has a share.
+    #[cfg(test)]
+    pub(super) fn with_fragments_for(mut self, wait_ns: u64) -> Self {
+        (self.fragment_wait_ns, self.fragmented_interval_ns) = (wait_ns, 0);
+        self
+    }
+
     /// The configuration for these interfaces and rules, which fit its tables.
     pub(super) fn new(ports: &[Interface; 2], rules: &Rules) -> Self {
         let ours = rules.translated;
@@ -89,6 +131,8 @@ impl Config {
             local_count: rules.local.len().min(LOCAL_MAX) as u32,
             pad: 0,
             error_interval_ns: interval(ERROR_RATE_PPS),
+            fragment_wait_ns: FRAGMENT_WAIT.as_nanos() as u64,
+            fragmented_interval_ns: interval(FRAGMENTED_RATE_PPS),
             translated: ours.map(|ours| mapped(ours.address.into())).unwrap_or_default(),
             // No port fits where nothing is translated.
             translated_first: ours.map_or(u32::MAX, |ours| ours.first.into()),
@@ -140,6 +184,7 @@ fn mapped(address: IpAddr) -> Address {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::classify::{FRAGMENTED_BYTES_MAX, PLACES};
 
     const HEADER: &str = include_str!("../../bpf/gate.h");
 
@@ -157,6 +202,9 @@ mod tests {
             ("PEERS_MAX", PEERS_MAX as u32),
             ("QUEUES_MAX", QUEUES_MAX),
             ("REASONS_MAX", REASONS_MAX),
+            ("PLACES", PLACES as u32),
+            ("FRAGMENTED_BYTES_MAX", FRAGMENTED_BYTES_MAX as u32),
+            ("PLACE_DATAGRAMS", PLACE_DATAGRAMS as u32),
             ("REASON_FRAME_TRUNCATED", Reason::FrameTruncated as u32),
             ("REASON_NOT_FOR_SERVICE", Reason::NotForService as u32),
             ("REASON_LOCAL_RATE", Reason::LocalRate as u32),
@@ -173,7 +221,8 @@ mod tests {
     fn the_structures_have_no_hidden_padding() {
         assert_eq!(size_of::<Address>(), 16);
         assert_eq!((size_of::<Own>(), size_of::<Remote>(), size_of::<Local>()), (24, 32, 32));
-        let head = 2 * 8 + 2 * 4 + 2 * 8 + 4 * 4 + 8 + 16 + 2 * 4;
+        assert_eq!(size_of::<Place>(), 8 + 56 * PLACE_DATAGRAMS);
+        let head = 2 * 8 + 2 * 4 + 2 * 8 + 4 * 4 + 3 * 8 + 16 + 2 * 4;
         assert_eq!(size_of::<Config>(), head + 24 * OWN_MAX + 32 * PEERS_MAX + 32 * LOCAL_MAX);
     }
 }

@@ -234,6 +234,10 @@ impl PacketIo for Xdp {
         counters
     }
 
+    fn fragmented(&self) -> usize {
+        self.program.fragmented(sys::monotonic_now().as_nanos())
+    }
+
     fn open_up(self: Box<Self>) -> Result<(), OpenError> {
         self.program.detach()?;
         self.filter.remove().map_err(OpenError::Netlink)

@@ -26,7 +26,7 @@ use nix::{
 use sluicegate_wire::Reason;
 
 use super::{
-    layout::{Config, PINGS_WORDS, QUEUES_MAX, REASONS_MAX},
+    layout::{Config, PINGS_WORDS, Place, QUEUES_MAX, REASONS_MAX},
     socket::Socket,
 };
 use crate::{Interface, OpenError, Rules};
@@ -42,6 +42,7 @@ pub(super) struct Program {
     pings: Array<MapData, u64>,
     /// What stands there.
     told: Vec<u64>,
+    fragments: Array<MapData, Place>,
     sockets: XskMap<MapData>,
     pins: Pins,
     /// Dropped without detaching: the pins keep them alive.
@@ -72,6 +73,7 @@ impl Program {
             counters: take(&mut ebpf, "counters")?,
             pings: take(&mut ebpf, "pings")?,
             told: vec![0; PINGS_WORDS],
+            fragments: take(&mut ebpf, "fragments")?,
             sockets: take(&mut ebpf, "sockets")?,
             ebpf,
             pins,
@@ -163,6 +165,11 @@ impl Program {
                 (total > 0).then_some((reason, total))
             })
             .collect()
+    }
+
+    /// Datagrams for the host of which fragments may still come.
+    pub(super) fn fragmented(&self, now_ns: u64) -> usize {
+        self.fragments.iter().flatten().map(|place| place.expected(now_ns)).sum()
     }
 
     /// Detaches the program from both interfaces, which the kernel then receives wholly again.

@@ -1,6 +1,7 @@
 //! Network namespaces for tests: each test gets fresh ones, which end with it.
 #![allow(dead_code, unreachable_pub)]
 
+pub mod fragments;
 pub mod scenario;
 pub mod site;
 

@@ -139,7 +139,8 @@ impl<N: NextHop> PacketThread<N> {
             device.heartbeat(now);
         }
         self.node.beat();
-        let (reading, gauges) = self.node.published(now, &self.ports.counters());
+        let (reading, mut gauges) = self.node.published(now, &self.ports.counters());
+        gauges.extend(self.ports.gauge());
         self.published.publish(now, &reading, &gauges);
         if let Some(ready) = self.ready.take() {
             // Nobody waiting for readiness is no failure.

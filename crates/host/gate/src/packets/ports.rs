@@ -3,6 +3,7 @@
 //! grants and bindings stay. As soon as both interfaces are there again, they are opened as at the start.
 
 use crate::{daemon::Ground, error::StartError};
+use sluicegate_bounded::Gauge;
 use sluicegate_datapath::{Device, Links};
 use sluicegate_node::{Node, REASONS};
 use sluicegate_wire::Reason;
@@ -57,6 +58,12 @@ impl<N> Ports<N> {
         node.next_hop = next_hop;
         (self.device, self.links) = (Some(device), links);
         Ok(())
+    }
+
+    /// How full the device's table is.
+    pub(crate) fn gauge(&self) -> Option<Gauge> {
+        let (name, used, max) = self.device.as_ref()?.gauge();
+        Some(Gauge { name, used: used as u64, max: max as u64 })
     }
 
     /// What was dropped below the node since the gate started, by reason, which may stand there more than once.

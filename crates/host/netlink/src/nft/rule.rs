@@ -68,6 +68,15 @@ impl Rule {
         })
     }
 
+    /// Puts a number into a register.
+    pub fn load_number(&mut self, register: u32, number: u32) -> &mut Self {
+        self.expression("immediate", |data| {
+            data.put_u32(1, register).nest(2, |inner| {
+                inner.put(DATA_VALUE, &number.to_be_bytes());
+            });
+        })
+    }
+
     fn compare(&mut self, operation: c_int, value: &[u8]) -> &mut Self {
         self.expression("cmp", |data| {
             data.put_u32(1, VALUE).put_u32(2, operation as u32).nest(3, |inner| {
@@ -139,6 +148,17 @@ impl Rule {
         })
     }
 
+    /// Goes on while the key in the registers from `register` on has not had its share: as [`Self::limit`], for each key
+    /// of a set by itself.
+    pub fn share(&mut self, set: &str, register: u32, timeout_ms: u64, rate_pps: u32) -> &mut Self {
+        self.expression("dynset", |data| {
+            data.put_text(1, set).put_u32(3, libc::NFT_DYNSET_OP_UPDATE as u32);
+            data.put_u32(4, register).put_u64(6, timeout_ms).nest(7, |limit| {
+                limit.put_text(EXPRESSION_NAME, "limit").nest(EXPRESSION_DATA, |data| put_limit(data, rate_pps));
+            });
+        })
+    }
+
     /// Counts the packet.
     pub fn count(&mut self) -> &mut Self {
         self.expression("counter", |_| {})
@@ -146,9 +166,7 @@ impl Rule {
 
     /// Lets a tenth of a second's worth through at once, and `rate_pps` packets per second in the long run.
     pub fn limit(&mut self, rate_pps: u32) -> &mut Self {
-        self.expression("limit", |data| {
-            data.put_u64(1, rate_pps.max(1).into()).put_u64(2, 1).put_u32(3, (rate_pps / 10).max(1)).put_u32(4, 0);
-        })
+        self.expression("limit", |data| put_limit(data, rate_pps))
     }
 
     /// The packet leaves with the address of its interface.
@@ -188,6 +206,10 @@ impl Rule {
     pub fn go_to(&mut self, chain: &str) -> &mut Self {
         self.verdict(libc::NFT_GOTO, Some(chain))
     }
+}
+
+fn put_limit(data: &mut Attributes, rate_pps: u32) {
+    data.put_u64(1, rate_pps.max(1).into()).put_u64(2, 1).put_u32(3, (rate_pps / 10).max(1)).put_u32(4, 0);
 }
 
 /// An interface's name as the kernel compares it.

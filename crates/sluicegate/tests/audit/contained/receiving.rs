@@ -18,6 +18,7 @@ use crate::support::{
 
 on_each_datapath!(alone security_16_a_forged_peer_reaches_no_port_of_the_gates_host, &[], super::forged_peer);
 on_each_datapath!(security_25_a_neighbour_teaches_the_gate_no_route, &["ip"], super::advertised);
+on_each_datapath!(alone fragments_reach_the_gates_host_only_behind_a_listed_first_one, &[], super::fragments);
 on_each_datapath!(alone security_29_a_flood_of_one_local_entry_does_not_touch_another, &[], super::entries);
 
 /// Forged packets, in turn to every port.
@@ -201,4 +202,43 @@ fn entries(datapath: &'static str) {
     run_on(&lab, "core", "ip", &["route", "add", "10.4.0.0/24", "via", "203.0.113.1"], Duration::from_secs(5))
         .expect("a route");
     assert!(!reached("client", inside), "an inside address, from outside");
+}
+
+fn fragments(datapath: &'static str) {
+    let lab = Lab::new();
+    let config = Config::new(datapath, &service("echo", "\"udp/7000-7009\"", "")).gate("local = [\"udp/5060\"]\n");
+    let node = Node::up(&lab, &config);
+    let mut forger = Forger::new(&lab);
+    let reached = || counter(&lab, "Ip", "ReasmReqds");
+    let part = |port: u16, id: u8, more_offset: [u8; 2]| {
+        let mut frame = forger.packet((STRANGER, 4000), 17, port);
+        // 16 bytes of payload, and a header whose sum is right.
+        frame.truncate(14 + 20 + 16);
+        (frame[16], frame[17], frame[19]) = (0, 36, id);
+        frame[20..22].copy_from_slice(&more_offset);
+        frame[24..26].fill(0);
+        let sum = !folded(&frame[14..34]);
+        frame[24..26].copy_from_slice(&sum.to_be_bytes());
+        frame
+    };
+    let before = reached();
+    let refused: Vec<Vec<u8>> = (0..100)
+        .flat_map(|id| [part(5060, id, [0, 2]), part(5061, 100 + id, [0x20, 0]), part(5061, 100 + id, [0, 2])])
+        .collect();
+    let listed = [part(5060, 250, [0x20, 0]), part(5060, 250, [0, 2])];
+    let refusals = node.dropped("no_pinhole");
+    forger.send(&refused);
+    until("what follows nothing is dropped", || (node.dropped("no_pinhole") >= refusals + 300).then_some(()));
+    assert_eq!(reached(), before, "fragments in the host's kernel");
+    forger.send(&listed);
+    until("a listed datagram arrives whole", || (reached() == before + 2).then_some(()));
+    let table = node.json(&["status"])["gate"]["tables"].clone();
+    let mut rows = table.as_array().expect("tables").iter();
+    let row = rows.find(|row| row["table"] == "local_fragmented").expect("the table of such datagrams");
+    assert!(row["used"].as_u64() <= row["max"].as_u64(), "{row}");
+    for setting in ["ipv4/ipfrag_time", "ipv6/ip6frag_time"] {
+        let path = format!("/proc/sys/net/{setting}");
+        let value = lab.host("gate").run_in(|| std::fs::read_to_string(path)).and_then(|text| text).expect("a setting");
+        assert_eq!(value.trim(), "1", "{setting}");
+    }
 }

@@ -74,17 +74,29 @@ struct Site {
 impl Site {
     /// One whose service has these further lines.
     fn start(datapath: &'static str, more: &str) -> Self {
+        Self::start_over(datapath, &["udp", "tcp"], StockPbx::start, more)
+    }
+
+    /// One where nobody speaks SIP over anything but UDP.
+    fn start_over_udp(datapath: &'static str) -> Self {
+        Self::start_over(datapath, &["udp"], StockPbx::start_over_udp, "")
+    }
+
+    fn start_over(datapath: &'static str, transports: &[&str], start_pbx: fn(&Lab) -> StockPbx, more: &str) -> Self {
         let lab = Lab::new();
-        let more = format!(
-            "kind = \"sip\"\nsip = [\"udp/5060\", \"tcp/5060\"]\nregistrar = \"switch\"\nnumbers = [\"*\"]\n{more}"
-        );
+        let list = |place: &str| {
+            let all = transports.iter().map(|transport| format!("\"{transport}/{place}\""));
+            all.collect::<Vec<_>>().join(", ")
+        };
+        let (ports, listeners) = (list("5060"), list(&format!("{GATE}:5060")));
+        let more = format!("kind = \"sip\"\nsip = [{ports}]\nregistrar = \"switch\"\nnumbers = [\"*\"]\n{more}");
         let pbx = service("pbx", "\"udp/10000-10199\"", &more);
         // This baresip gives up at an algorithm that it does not know, instead of taking the next one.
-        let frontend = format!("listen = [\"udp/{GATE}:5060\", \"tcp/{GATE}:5060\"]\ndigest = [\"MD5\"]\n");
-        let config = Config::new(datapath, &pbx).frontend(&frontend).gate("local = [\"udp/5060\", \"tcp/5060\"]\n");
+        let frontend = format!("listen = [{listeners}]\ndigest = [\"MD5\"]\n");
+        let config = Config::new(datapath, &pbx).frontend(&frontend).gate(&format!("local = [{ports}]\n"));
         let node = Node::up(&lab, &config);
         node.add_user(&lab, "switch", None);
-        let pbx = StockPbx::start(&lab);
+        let pbx = start_pbx(&lab);
         let pbx_audio = Audio::of(&lab, "service", SERVICE.into(), ("gate", "inside"));
         Self { node, pbx, pbx_audio, lab }
     }

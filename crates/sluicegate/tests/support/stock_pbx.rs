@@ -25,6 +25,21 @@ pub(crate) struct StockPbx {
 impl StockPbx {
     /// Starts it, ready for calls.
     pub(crate) fn start(lab: &Lab) -> Self {
+        Self::start_with(lab, KAMAILIO)
+    }
+
+    /// Starts one that knows UDP alone, ready for calls.
+    pub(crate) fn start_over_udp(lab: &Lab) -> Self {
+        let (config, path) = (std::fs::read_to_string(KAMAILIO).expect("the book's file"), lab.path("kamailio.cfg"));
+        let is_udp = |line: &&str| !["listen=tcp", "udp_mtu"].iter().any(|start| line.starts_with(start));
+        let lines: Vec<&str> = config.lines().filter(is_udp).collect();
+        assert_eq!(lines.len() + 3, config.lines().count(), "a listener, a size, and what to do about it");
+        std::fs::write(&path, lines.join("\n").replacen("listen=udp", "disable_tcp=yes\nlisten=udp", 1))
+            .expect("a file");
+        Self::start_with(lab, &path.display().to_string())
+    }
+
+    fn start_with(lab: &Lab, kamailio_cfg: &str) -> Self {
         let more = ["-f", "-E", "--num-threads=1", "--log-level=6"];
         let config = format!("--config-file={RTPENGINE}");
         let rtpengine = Program::start(lab, "service", "rtpengine", "rtpengine", &[&[&config[..]], &more[..]].concat());
@@ -33,7 +48,7 @@ impl StockPbx {
         let dir = lab.path("kamailio");
         std::fs::create_dir(&dir).expect("a directory");
         let run = dir.display().to_string();
-        let daemon = ["kamailio", "-DD", "-E", "-f", KAMAILIO, "-Y", &run, "-m", "32", "-M", "4"];
+        let daemon = ["kamailio", "-DD", "-E", "-f", kamailio_cfg, "-Y", &run, "-m", "32", "-M", "4"];
         let contained = [&["--fork", "--pid", "--kill-child"], &daemon[..]].concat();
         let kamailio = Program::start(lab, "service", "kamailio", "unshare", &contained);
         kamailio.says("rtpengine instance <udp:127.0.0.1:2223> found");

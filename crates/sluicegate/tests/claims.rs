@@ -27,6 +27,16 @@ fn each_chosen_claim_is_one_line_with_the_command_that_repeats_it() {
 }
 
 #[test]
+fn all_claims_of_a_paper_are_chosen_by_its_name() {
+    let output = check(&["--json", "--paper", "r-soca"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{text}");
+    let claims: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let ids: Vec<&str> = claims.iter().filter_map(|line| line["claim"].as_str()).collect();
+    assert_eq!(ids, ["RS-1", "RS-2", "RS-3", "RS-4", "RS-5", "RS-6", "RS-7", "RS-8", "RS-9"]);
+}
+
+#[test]
 fn a_claim_that_does_not_exist_is_named() {
     let output = check(&["--only", "TVA-13,TVA-99"]);
     assert!(!output.status.success());

@@ -17,7 +17,7 @@ use sluicegate_wire::Reason;
 const WINGS: &[(&str, &[&str])] = &[
     ("protocol", &["wire", "bounded", "sip"]),
     ("packet", &["grant", "flow", "capability", "scheduler", "pinhole", "nat", "node"]),
-    ("control", &["policy", "api", "telemetry", "keys", "signin", "feed", "proxy", "store"]),
+    ("control", &["policy", "overload", "api", "telemetry", "keys", "signin", "feed", "proxy", "store"]),
     ("host", &["netlink", "datapath", "gate", "frontend", "agent", "admin"]),
     ("lab", &["site", "traffic", "experiments", "sim"]),
     ("", &["sluicegate"]),

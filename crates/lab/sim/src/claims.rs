@@ -10,6 +10,7 @@ mod burn;
 mod bytes;
 mod clock;
 mod layout;
+mod overload;
 mod requests;
 mod restart;
 
@@ -38,17 +39,29 @@ impl Level {
 pub enum Paper {
     /// Yang, Wetherall, Anderson: TVA, a DoS-limiting network architecture (IEEE/ACM ToN 2008).
     Tva,
+    /// Sisalem, Floroiu: Protecting VoIP Services Against DoS Using Overload Control.
+    Rsoca,
 }
 
 impl Paper {
     /// All papers.
-    pub const ALL: &'static [Self] = &[Self::Tva];
+    pub const ALL: &'static [Self] = &[Self::Tva, Self::Rsoca];
 
-    /// The paper's short name, also the prefix of its claims' ids.
+    /// The paper's short name.
     #[must_use]
     pub const fn label(self) -> &'static str {
         match self {
             Self::Tva => "tva",
+            Self::Rsoca => "r-soca",
+        }
+    }
+
+    /// What the ids of its claims begin with.
+    #[must_use]
+    pub const fn prefix(self) -> &'static str {
+        match self {
+            Self::Tva => "TVA-",
+            Self::Rsoca => "RS-",
         }
     }
 }
@@ -132,6 +145,15 @@ pub const ALL: &[Claim] = &[
     clock::TVA_16,
     restart::TVA_20,
     layout::TVA_21,
+    overload::RS_1,
+    overload::RS_2,
+    overload::RS_3,
+    overload::RS_4,
+    overload::RS_5,
+    overload::RS_6,
+    overload::RS_7,
+    overload::RS_8,
+    overload::RS_9,
 ];
 
 /// The claim with this id, whatever the case of its letters.

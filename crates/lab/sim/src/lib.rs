@@ -13,6 +13,7 @@ pub mod packet;
 pub mod router;
 pub mod tcp;
 
+mod calls;
 mod rng;
 mod trace;
 mod world;

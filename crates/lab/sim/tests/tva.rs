@@ -51,7 +51,7 @@ fn tva_21_icmp_errors_quote_nothing_of_a_pre_capability() {
 #[test]
 fn every_claim_has_one_id_of_its_paper() {
     for claim in claims::ALL {
-        assert!(claim.id.to_lowercase().starts_with(claim.paper.label()), "{}", claim.id);
+        assert!(claim.id.starts_with(claim.paper.prefix()), "{}", claim.id);
         assert_eq!(claims::ALL.iter().filter(|other| other.id == claim.id).count(), 1, "{}", claim.id);
     }
     assert!(claims::find("tva-13").is_some() && claims::find("TVA-0").is_none());

@@ -156,7 +156,7 @@ pub(crate) struct TvaLive {
 
 #[derive(Debug, Args)]
 pub(crate) struct LabCheck {
-    /// Only the claims of this paper, such as `tva`.
+    /// Only the claims of this paper, such as `tva` or `r-soca`.
     #[arg(long)]
     pub(crate) paper: Option<Paper>,
     /// Only these claims, such as `TVA-13,TVA-16`.

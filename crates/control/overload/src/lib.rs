@@ -2,22 +2,62 @@
 //!
 //! After D. Sisalem and J. Floroiu, "Protecting VoIP Services Against DoS Using Overload Control": the receiver alone
 //! measures its CPU and its memory, refuses new work with a probability that follows from them, drops what is too much of
-//! one kind of in-dialog request, and ends transactions that are too old. Nobody else has to take part.
+//! one kind of in-dialog request, and ends transactions that are too old. Nobody else has to take part. [`Rsoca`] is that,
+//! and the baseline that the paper compares it with; [`Adaptive`] needs no engineered load: it measures what the server can do.
 //!
-//! A state machine without I/O: the caller says what arrives ([`Controller::arrive`]) and, once an interval, what has been
-//! used ([`Controller::measure`]); random numbers are arguments. O(1) and without allocation.
+//! State machines without I/O: the caller says what arrives and, once an interval, what has been used; random numbers are
+//! arguments. O(1) and, but for tables made at construction, without allocation.
 #![no_std]
 
+extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+mod adaptive;
 mod class;
-mod controller;
 mod engineered;
 mod excess;
 mod rejection;
+mod rsoca;
+mod sources;
 
+use core::time::Duration;
+
+pub use adaptive::{Adaptive, Aims};
 pub use class::{Class, InDialog};
-pub use controller::{Controller, Mode, Used, Verdict};
 pub use engineered::{Durations, Engineered, EngineeredError, Load, Thresholds};
 pub use rejection::{OVERLOADED_ABOVE, Rejection};
+pub use rsoca::{Refusing, Rsoca};
+
+/// What an interval has used.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Used {
+    /// Share of the time of all threads, 0 to 1.
+    pub cpu: f64,
+    /// Bytes of transactions at its end.
+    pub memory: u64,
+    /// How long the request that waited longest for its turn has waited.
+    pub sojourn: Duration,
+}
+
+/// What is to be done with a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use = "what is refused must not be served"]
+pub enum Verdict {
+    /// Serve it.
+    Pass,
+    /// Answer with this status and Retry-After, and remember nothing.
+    Reject {
+        /// 500 or 503.
+        status: u16,
+        /// In seconds.
+        retry_after_s: u32,
+    },
+    /// Do nothing: its sender sends it again.
+    Drop,
+}
+
+/// A number from 0 to below 1, of the upper half of `draw`.
+fn chance(draw: u64) -> f64 {
+    (draw >> 32) as f64 / 4_294_967_296.0
+}

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use sluicegate_overload::{Class, Controller, Engineered, InDialog, Mode, Used, Verdict};
+use sluicegate_overload::{Class, Engineered, InDialog, Refusing, Rsoca, Used, Verdict};
 use sluicegate_wire::Instant;
 
 use crate::Rng;
@@ -77,7 +77,7 @@ enum Event {
 
 /// The server and its world.
 struct Server {
-    controller: Controller,
+    controller: Rsoca,
     engineered: Engineered,
     costs: Costs,
     traffic: Traffic,
@@ -103,8 +103,8 @@ const TALKS_MS: u64 = 5_000;
 const TIMER_C_MS: u64 = 180_000;
 
 /// Plays `traffic` at a server.
-pub(crate) fn play(seed: u64, (engineered, mode): (Engineered, Mode), costs: Costs, traffic: Traffic) -> Tally {
-    let Ok(controller) = Controller::new(engineered, mode, Instant::ZERO) else { return Tally::default() };
+pub(crate) fn play(seed: u64, (engineered, refusing): (Engineered, Refusing), costs: Costs, traffic: Traffic) -> Tally {
+    let Ok(controller) = Rsoca::new(engineered, refusing, Instant::ZERO) else { return Tally::default() };
     let mut server = Server {
         controller,
         engineered,
@@ -234,7 +234,7 @@ impl Server {
         // More than there is time for waits.
         let cpu = (self.busy as f64 / span as f64).min(1.0);
         let memory = (self.open.len() as f64 * self.engineered.transaction_bytes) as u64;
-        self.controller.measure(Instant::from_millis(self.now), Used { cpu, memory });
+        self.controller.measure(Instant::from_millis(self.now), Used { cpu, memory, sojourn: Duration::ZERO });
         self.tally.accepted.push(self.taken);
         self.tally.cpu.push(cpu);
         self.tally.memory.push(memory);

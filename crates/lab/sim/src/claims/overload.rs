@@ -1,6 +1,6 @@
 //! R-SOCA's figures and tables, played in a world whose server costs what the paper's did.
 
-use sluicegate_overload::{Engineered, Mode, OVERLOADED_ABOVE, Rejection};
+use sluicegate_overload::{Engineered, OVERLOADED_ABOVE, Refusing, Rejection};
 
 use super::{Claim, Level, Outcome, Paper, Setting};
 use crate::calls::{Costs, Tally, Traffic, play};
@@ -133,11 +133,11 @@ fn equations(_: &Setting) -> Outcome {
 }
 
 fn rsoca(setting: &Setting, traffic: Traffic) -> Tally {
-    play(setting.seed, (Engineered::PAPER, Mode::Paper), COSTS, traffic)
+    play(setting.seed, (Engineered::PAPER, Refusing::Proportionally), COSTS, traffic)
 }
 
 fn baseline(setting: &Setting, traffic: Traffic) -> Tally {
-    play(setting.seed, (Engineered::PAPER, Mode::Unavailable), COSTS, traffic)
+    play(setting.seed, (Engineered::PAPER, Refusing::Unavailable), COSTS, traffic)
 }
 
 fn ramp(setting: &Setting) -> Outcome {

@@ -3,6 +3,7 @@ use core::time::Duration;
 use sluicegate_wire::Instant;
 
 use crate::{
+    Used, Verdict, chance,
     class::{Class, InDialog},
     engineered::{Engineered, EngineeredError},
     excess::Excess,
@@ -10,47 +11,20 @@ use crate::{
 };
 
 /// How a server that is overloaded refuses.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Mode {
-    /// R-SOCA as its paper has it.
-    #[default]
-    Paper,
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusing {
+    /// As R-SOCA does.
+    Proportionally,
     /// What the paper compares it with: 503 to everything new while a resource is used up (RFC 3261 section 21.5.4), so that
     /// its senders stop for one to three seconds.
     Unavailable,
 }
 
-/// What an interval has used.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Used {
-    /// Share of the time of all threads, 0 to 1.
-    pub cpu: f64,
-    /// Bytes of transactions at its end.
-    pub memory: u64,
-}
-
-/// What is to be done with a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[must_use = "what is refused must not be served"]
-pub enum Verdict {
-    /// Serve it.
-    Pass,
-    /// Answer with this status and Retry-After, and remember nothing.
-    Reject {
-        /// 500 or 503.
-        status: u16,
-        /// In seconds.
-        retry_after_s: u32,
-    },
-    /// Do nothing: its sender sends it again.
-    Drop,
-}
-
-/// The controller of one server.
+/// The paper's controller of one server.
 #[derive(Debug)]
-pub struct Controller {
+pub struct Rsoca {
     engineered: Engineered,
-    mode: Mode,
+    refusing: Refusing,
     rejection: Rejection,
     cpu: Average,
     memory: f64,
@@ -58,16 +32,16 @@ pub struct Controller {
     measured_at: Instant,
 }
 
-impl Controller {
+impl Rsoca {
     /// A server that is not overloaded.
     ///
     /// # Errors
     /// What is wrong with `engineered`.
-    pub fn new(engineered: Engineered, mode: Mode, now: Instant) -> Result<Self, EngineeredError> {
+    pub fn new(engineered: Engineered, refusing: Refusing, now: Instant) -> Result<Self, EngineeredError> {
         let engineered = engineered.checked()?;
         Ok(Self {
             engineered,
-            mode,
+            refusing,
             rejection: Rejection::new(engineered.smoothing),
             cpu: Average::new(engineered.smoothing),
             memory: 0.0,
@@ -81,14 +55,14 @@ impl Controller {
         match class {
             Class::InDialog(kind) => self.arrive_in_dialog(kind, draw),
             Class::Invite | Class::Register | Class::Other => {
-                let is_refused = match self.mode {
-                    Mode::Paper => {
+                let is_refused = match self.refusing {
+                    Refusing::Proportionally => {
                         chance(draw) < self.rejection.probability()
                             // Counts what is left: with all that arrives counted, 10,000 INVITEs/s would leave 1,200 of the
                             // 1,500 that Figure 8 shows.
                             || class.outside().is_some_and(|place| self.excess.is_burst(place, &self.engineered))
                     }
-                    Mode::Unavailable => self.rejection.is_severe(),
+                    Refusing::Unavailable => self.rejection.is_severe(),
                 };
                 if is_refused { self.reject(draw) } else { Verdict::Pass }
             }
@@ -97,7 +71,7 @@ impl Controller {
 
     fn arrive_in_dialog(&mut self, kind: InDialog, draw: u64) -> Verdict {
         let dropped = self.excess.dropped(kind);
-        if self.mode == Mode::Unavailable {
+        if self.refusing == Refusing::Unavailable {
             return Verdict::Pass;
         }
         if self.rejection.is_severe() {
@@ -114,13 +88,13 @@ impl Controller {
     /// Senders that are told different times do not all come back at once.
     fn reject(&self, draw: u64) -> Verdict {
         let spread = draw & u64::from(u32::MAX);
-        let (status, least, most) = match self.mode {
-            Mode::Paper => {
+        let (status, least, most) = match self.refusing {
+            Refusing::Proportionally => {
                 // From one second to five, the more is refused.
                 let least = 1 + (4.0 * self.rejection.probability()) as u64;
                 (500, least, 2 * least)
             }
-            Mode::Unavailable => (503, 1, 3),
+            Refusing::Unavailable => (503, 1, 3),
         };
         Verdict::Reject { status, retry_after_s: (least + spread % (most - least + 1)) as u32 }
     }
@@ -172,11 +146,6 @@ impl Controller {
     }
 }
 
-/// A number from 0 to below 1, of the upper half of `draw`.
-fn chance(draw: u64) -> f64 {
-    (draw >> 32) as f64 / 4_294_967_296.0
-}
-
 #[cfg(test)]
 mod tests {
     use std::vec::Vec;
@@ -188,19 +157,23 @@ mod tests {
     const NEVER: u64 = u64::MAX;
     const ALWAYS: u64 = 0;
 
-    fn controller(mode: Mode) -> Controller {
-        Controller::new(Engineered::PAPER, mode, Instant::ZERO).expect("the paper's")
+    fn controller(refusing: Refusing) -> Rsoca {
+        Rsoca::new(Engineered::PAPER, refusing, Instant::ZERO).expect("the paper's")
+    }
+
+    const fn used(cpu: f64, memory: u64) -> Used {
+        Used { cpu, memory, sojourn: Duration::ZERO }
     }
 
     fn second(n: u64) -> Instant {
         Instant::from_secs(n)
     }
 
-    const IDLE: Used = Used { cpu: 0.1, memory: 1_000_000 };
+    const IDLE: Used = Used { cpu: 0.1, memory: 1_000_000, sojourn: Duration::ZERO };
 
     #[test]
     fn nothing_is_refused_while_the_engineered_load_comes() {
-        let mut controller = controller(Mode::Paper);
+        let mut controller = controller(Refusing::Proportionally);
         for n in 1..100 {
             for _ in 0..1_000 {
                 assert_eq!(controller.arrive(Class::Invite, ALWAYS), Verdict::Pass);
@@ -215,8 +188,8 @@ mod tests {
     /// RS-3: the cap.
     #[test]
     fn a_burst_beyond_its_factor_is_rejected_until_the_interval_ends() {
-        let mut controller = controller(Mode::Paper);
-        let passed = |controller: &mut Controller| {
+        let mut controller = controller(Refusing::Proportionally);
+        let passed = |controller: &mut Rsoca| {
             (0..10_000).filter(|_| controller.arrive(Class::Invite, NEVER) == Verdict::Pass).count()
         };
         assert_eq!(passed(&mut controller), 1_700);
@@ -226,7 +199,7 @@ mod tests {
 
     #[test]
     fn a_flood_of_byes_is_dropped_as_far_as_retransmissions_get_through() {
-        let mut controller = controller(Mode::Paper);
+        let mut controller = controller(Refusing::Proportionally);
         let bye = Class::InDialog(InDialog::Bye);
         // Of 3,400/s, where 1,700/s are expected, one half.
         for _ in 0..3_400 {
@@ -249,7 +222,7 @@ mod tests {
 
     #[test]
     fn a_refresh_too_many_is_told_when_to_come_again() {
-        let mut controller = controller(Mode::Paper);
+        let mut controller = controller(Refusing::Proportionally);
         for _ in 0..10_000 {
             let _ = controller.arrive(Class::InDialog(InDialog::ReInvite), ALWAYS);
         }
@@ -260,9 +233,9 @@ mod tests {
 
     #[test]
     fn what_runs_goes_on_while_new_requests_are_rejected_by_chance() {
-        let mut controller = controller(Mode::Paper);
+        let mut controller = controller(Refusing::Proportionally);
         for n in 1..9 {
-            controller.measure(second(n), Used { cpu: 0.39, memory: 0 });
+            controller.measure(second(n), used(0.39, 0));
         }
         for class in [Class::Invite, Class::Register, Class::Other] {
             assert!(matches!(controller.arrive(class, ALWAYS), Verdict::Reject { status: 500, .. }));
@@ -275,8 +248,8 @@ mod tests {
 
     #[test]
     fn a_resource_that_is_used_up_refuses_everything() {
-        let mut controller = controller(Mode::Paper);
-        controller.measure(second(1), Used { cpu: 0.0, memory: 170_000_000 });
+        let mut controller = controller(Refusing::Proportionally);
+        controller.measure(second(1), used(0.0, 170_000_000));
         for class in [Class::Invite, Class::Register, Class::Other, Class::InDialog(InDialog::Bye)] {
             assert!(matches!(controller.arrive(class, NEVER), Verdict::Reject { status: 500, .. }));
         }
@@ -285,10 +258,10 @@ mod tests {
 
     #[test]
     fn old_transactions_end_once_the_memory_of_the_engineered_load_is_used() {
-        let mut controller = controller(Mode::Paper);
-        controller.measure(second(1), Used { cpu: 0.0, memory: 84_900_000 });
+        let mut controller = controller(Refusing::Proportionally);
+        controller.measure(second(1), used(0.0, 84_900_000));
         assert_eq!(controller.age_max(Class::Invite), None);
-        controller.measure(second(2), Used { cpu: 0.0, memory: 85_000_000 });
+        controller.measure(second(2), used(0.0, 85_000_000));
         assert_eq!(controller.age_max(Class::Invite), Some(Duration::from_secs(20)));
         assert_eq!(controller.age_max(Class::Register), Some(Duration::from_secs(2)));
         assert_eq!(controller.age_max(Class::InDialog(InDialog::Bye)), Some(Duration::from_secs(2)));
@@ -296,10 +269,10 @@ mod tests {
 
     #[test]
     fn the_baseline_says_503_for_one_to_three_seconds_and_only_when_used_up() {
-        let mut controller = controller(Mode::Unavailable);
-        controller.measure(second(1), Used { cpu: 0.0, memory: 169_900_000 });
+        let mut controller = controller(Refusing::Unavailable);
+        controller.measure(second(1), used(0.0, 169_900_000));
         assert_eq!(controller.arrive(Class::Invite, ALWAYS), Verdict::Pass);
-        controller.measure(second(2), Used { cpu: 0.0, memory: 170_000_000 });
+        controller.measure(second(2), used(0.0, 170_000_000));
         let times: Vec<u32> = (0..6)
             .map(|draw| match controller.arrive(Class::Invite, draw) {
                 Verdict::Reject { status: 503, retry_after_s } => retry_after_s,
@@ -311,10 +284,10 @@ mod tests {
 
     #[test]
     fn time_that_stands_still_or_goes_back_measures_nothing() {
-        let mut controller = controller(Mode::Paper);
+        let mut controller = controller(Refusing::Proportionally);
         controller.measure(second(5), IDLE);
-        controller.measure(second(5), Used { cpu: 1.0, memory: u64::MAX });
-        controller.measure(second(1), Used { cpu: 1.0, memory: u64::MAX });
+        controller.measure(second(5), used(1.0, u64::MAX));
+        controller.measure(second(1), used(1.0, u64::MAX));
         assert_eq!(controller.arrive(Class::Invite, ALWAYS), Verdict::Pass);
     }
 
@@ -324,14 +297,14 @@ mod tests {
         fn it_recovers_from_whatever_it_measures(
             steps in prop::collection::vec((0_u64..5_000, any::<f64>(), any::<u64>(), 0_usize..3_000), 0..40),
         ) {
-            let mut controller = controller(Mode::Paper);
+            let mut controller = controller(Refusing::Proportionally);
             let mut now = 0;
             for (millis, cpu, memory, byes) in steps {
                 now += millis;
                 for _ in 0..byes {
                     let _ = controller.arrive(Class::InDialog(InDialog::Bye), NEVER);
                 }
-                controller.measure(Instant::from_millis(now), Used { cpu, memory });
+                controller.measure(Instant::from_millis(now), used(cpu, memory));
                 let probability = controller.rejection().probability();
                 prop_assert!((0.0..=1.0).contains(&probability), "{probability}");
             }

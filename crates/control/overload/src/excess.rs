@@ -27,8 +27,8 @@ impl Excess {
         }
     }
 
-    pub(crate) const fn succeed(&mut self) {
-        self.succeeded += 1;
+    pub(crate) const fn succeed(&mut self, invites: u64) {
+        self.succeeded = self.succeeded.saturating_add(invites);
     }
 
     /// Counts a request outside dialogs. Whether it is beyond the burst that is expected of its kind.

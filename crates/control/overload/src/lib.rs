@@ -36,7 +36,7 @@ pub struct Used {
     pub cpu: f64,
     /// Bytes of transactions at its end.
     pub memory: u64,
-    /// How long the request that waited longest for its turn has waited.
+    /// How long the request that waited least for its turn has waited: longer than nothing only where all of them wait.
     pub sojourn: Duration,
 }
 

@@ -99,9 +99,9 @@ impl Rsoca {
         Verdict::Reject { status, retry_after_s: (least + spread % (most - least + 1)) as u32 }
     }
 
-    /// An INVITE that began a session was answered with 2xx.
-    pub const fn succeed(&mut self) {
-        self.excess.succeed();
+    /// So many INVITEs that began a session were answered with 2xx.
+    pub const fn succeed(&mut self, invites: u64) {
+        self.excess.succeed(invites);
     }
 
     /// When to measure next.
@@ -137,6 +137,12 @@ impl Rsoca {
             Class::Other | Class::InDialog(_) => durations.other,
         };
         (self.memory >= self.engineered.memory().min).then(|| ordinary.mul_f64(self.engineered.stretch))
+    }
+
+    /// Bytes that one transaction counts for.
+    #[must_use]
+    pub const fn transaction_bytes(&self) -> f64 {
+        self.engineered.transaction_bytes
     }
 
     /// With which probability requests outside dialogs are refused.
@@ -177,7 +183,7 @@ mod tests {
         for n in 1..100 {
             for _ in 0..1_000 {
                 assert_eq!(controller.arrive(Class::Invite, ALWAYS), Verdict::Pass);
-                controller.succeed();
+                controller.succeed(1);
                 assert_eq!(controller.arrive(Class::InDialog(InDialog::Bye), ALWAYS), Verdict::Pass);
             }
             controller.measure(second(n), IDLE);

@@ -98,6 +98,8 @@ labelled! {
         Unavailable = "unavailable",
         /// A method or extension that the frontend does not speak.
         Unsupported = "unsupported",
+        /// Refused unseen: more came than can be served.
+        Overload = "overload",
     }
 }
 
@@ -142,6 +144,8 @@ labelled! {
         OpeningRefused = "opening_refused",
         /// Refused because a bounded table was full.
         TableFull = "table_full",
+        /// INVITEs ended because they rang for long while memory was short.
+        EndedEarly = "ended_early",
     }
 }
 

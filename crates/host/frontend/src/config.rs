@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sluicegate_policy::{PerUser, Rule, Service};
 use sluicegate_store::audit;
 
-use crate::{holder::KeyHolder, streams::Connections, tls::TlsFiles};
+use crate::{holder::KeyHolder, overload::OverloadControl, streams::Connections, tls::TlsFiles};
 use sluicegate_proxy::{DigestName, Phones, Tables};
 use sluicegate_sip::message::Transport;
 
@@ -150,6 +150,8 @@ pub struct Config {
     pub dialog_requests_per_s: u32,
     /// Answers a second of each shard to the senders of one /24 (IPv6: /64) that have proved nothing.
     pub unproved_answers_per_s: u32,
+    /// How more requests are met than can be served.
+    pub overload: OverloadControl,
     /// Sizes of each shard's tables.
     pub tables: Tables,
     /// The audit log; none unless given.
@@ -183,6 +185,7 @@ impl Config {
             relay_rate_bps: 2_000_000,
             dialog_requests_per_s: 20,
             unproved_answers_per_s: 500,
+            overload: OverloadControl::default(),
             tables: Tables::default(),
             audit: None,
         }
@@ -269,6 +272,7 @@ impl Config {
         if tables.contacts_per_user_max > CONTACTS_PER_USER_MAX {
             errors.push(ConfigError::ContactsPerUser(tables.contacts_per_user_max));
         }
+        errors.extend(self.overload.fault().map(ConfigError::Overload));
         let Phones { registration_s_default: default, registration_s_min: min, registration_s_max: max } = self.phones;
         if !(REGISTRATION_S_LEAST..=REGISTRATION_S_BRIEF).contains(&min) || max > REGISTRATION_S_MOST {
             errors.push(ConfigError::Phones);
@@ -302,6 +306,9 @@ impl Config {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
+    /// Overload cannot be controlled so.
+    #[error("{0}")]
+    Overload(String),
     /// The node name is no name.
     #[error("name {0:?} is not 1 to 64 letters, digits, '-', '_', '.' or '+'")]
     Name(String),

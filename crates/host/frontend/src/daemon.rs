@@ -50,8 +50,9 @@ use crate::{
     tls::TlsFileError,
     worker::{Gauges, Worker},
 };
+use sluicegate_overload::EngineeredError;
 use sluicegate_proxy::{
-    AgentKeys, Decisions, Event, Guesses, Ledger, Listening, Settings, Shard, ShardMetrics, Stories, Traces,
+    AgentKeys, Decisions, Event, Guesses, Ledger, Listening, Overload, Settings, Shard, ShardMetrics, Stories, Traces,
 };
 
 const DIALOG_FILE: &str = "frontend-dialog.key";
@@ -82,6 +83,9 @@ pub enum StartError {
     /// The configuration cannot be used.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
     Config(Vec<ConfigError>),
+    /// The load that the frontend is engineered for cannot be.
+    #[error("overload cannot be controlled so: {0}")]
+    Overload(EngineeredError),
     /// The state directory cannot be made.
     #[error("cannot make the state directory {}: {source}", path.display())]
     StateDir {
@@ -400,8 +404,10 @@ fn start_shards(
     for ((number, Sockets { udp, streams }), inbox) in (0..=u8::MAX).zip(sockets).zip(inboxes) {
         let metrics = Arc::new(ShardMetrics::default());
         let gauges = Gauges::default();
-        let settings = settings(config, common, number, &shards.addresses);
-        let shard = Shard::new(settings, Arc::clone(&common.policy), Arc::clone(&common.ledger), Arc::clone(&metrics));
+        let overload = config.overload.of_shard(shards.senders.len()).map_err(StartError::Overload)?;
+        let settings = settings(config, common, (number, overload), &shards.addresses);
+        let (policy, ledger) = (Arc::clone(&common.policy), Arc::clone(&common.ledger));
+        let shard = Shard::new(settings, policy, ledger, Arc::clone(&metrics)).map_err(StartError::Overload)?;
         let counted = Arc::<StreamMetrics>::default();
         let streams = (!streams.is_empty())
             .then(|| Streams::new(number, streams, config.connections, Arc::clone(&counted)))
@@ -429,7 +435,12 @@ fn listening(addresses: &[Listen]) -> Vec<Listening> {
     addresses.iter().map(|Listen { transport, address }| Listening::new(*transport, *address)).collect()
 }
 
-fn settings(config: &Config, common: &Common, shard: u8, addresses: &[Listen]) -> Settings {
+fn settings(
+    config: &Config,
+    common: &Common,
+    (shard, overload): (u8, Overload),
+    addresses: &[Listen],
+) -> Settings {
     let secrets = &common.secrets;
     let public = secrets.issuer.public().id();
     let start_key = sluicegate_proxy::derive(&secrets.start, &[shard]);
@@ -446,6 +457,7 @@ fn settings(config: &Config, common: &Common, shard: u8, addresses: &[Listen]) -
         locations: Arc::clone(&common.contacts.locations),
         dialog_requests_per_s: config.dialog_requests_per_s,
         unproved_answers_per_s: config.unproved_answers_per_s,
+        overload,
         tables: config.tables,
         dialog_key: Arc::new(secrets.dialog.clone()),
         start_key: Arc::new(Zeroizing::new(start_key)),

@@ -17,6 +17,7 @@ mod feed;
 mod holder;
 mod inbox;
 mod log_limit;
+mod overload;
 mod sockets;
 mod streams;
 mod tls;
@@ -30,5 +31,6 @@ pub use daemon::{BACKUP_FILES, Frontend, Opened, StartError, run};
 pub use holder::{
     BACKUP_FILES as KEYHOLDER_BACKUP_FILES, HolderError, KeyHolder, Vault, VaultError, directory as keyholder_directory,
 };
+pub use overload::{Adapted, EngineeredFor, OverloadControl};
 pub use streams::Connections;
 pub use tls::{TlsFileError, TlsFiles};

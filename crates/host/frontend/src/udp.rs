@@ -5,11 +5,20 @@ use std::{
     io::{self, IoSlice, IoSliceMut},
     net::{SocketAddr, UdpSocket},
     os::fd::{AsFd, AsRawFd, BorrowedFd},
+    time::Duration,
 };
 
 use nix::{
+    cmsg_space,
     errno::Errno,
-    sys::socket::{MsgFlags, MultiHeaders, SockaddrStorage, recvmmsg, sendmmsg, setsockopt, sockopt::RcvBufForce},
+    sys::{
+        socket::{
+            ControlMessageOwned, MsgFlags, MultiHeaders, RecvMsg, SockaddrStorage, recvmmsg, sendmmsg, setsockopt,
+            sockopt::{RcvBufForce, ReceiveTimestampns},
+        },
+        time::TimeSpec,
+    },
+    time::{ClockId, clock_gettime},
 };
 use socket2::{Domain, Protocol, Socket, Type};
 
@@ -22,6 +31,9 @@ const DATAGRAM_BYTES_MAX: usize = 65_535;
 const RECEIVE_BUFFER_BYTES: usize = 4 << 20;
 /// Send buffer asked for, in bytes.
 const SEND_BUFFER_BYTES: usize = 1 << 20;
+
+/// Longer than this nothing waits in a socket's buffer.
+const WAIT_MAX: Duration = Duration::from_secs(10);
 
 /// A non-blocking UDP socket that shares its port with the other shards' sockets.
 #[derive(Debug)]
@@ -40,6 +52,8 @@ impl Udp {
         if shared {
             socket.set_reuse_port(true)?;
         }
+        // How long what is read has waited. Without it nothing is known of that.
+        let _ = setsockopt(&socket, ReceiveTimestampns, &true);
         // Above the kernel's own limit only with CAP_NET_ADMIN; a smaller buffer is worse but works.
         if setsockopt(&socket, RcvBufForce, &RECEIVE_BUFFER_BYTES).is_err() {
             let _ = socket.set_recv_buffer_size(RECEIVE_BUFFER_BYTES);
@@ -73,10 +87,15 @@ impl Inbox {
         Self { memory: vec![0; BATCH * DATAGRAM_BYTES_MAX] }
     }
 
-    /// Receives at most [`BATCH`] datagrams and hands each to `handle`; returns how many there were, 0 if none waited.
-    pub(crate) fn receive(&mut self, udp: &Udp, mut handle: impl FnMut(SocketAddr, &[u8])) -> io::Result<usize> {
-        let mut lengths = [(0_usize, None); BATCH];
-        let mut headers = MultiHeaders::<SockaddrStorage>::preallocate(BATCH, None);
+    /// Receives at most [`BATCH`] datagrams and hands each to `handle`, with the time that it has waited if that is known;
+    /// returns how many there were, 0 if none waited.
+    pub(crate) fn receive(
+        &mut self,
+        udp: &Udp,
+        mut handle: impl FnMut(SocketAddr, Option<Duration>, &[u8]),
+    ) -> io::Result<usize> {
+        let mut lengths = [(0_usize, None, None); BATCH];
+        let mut headers = MultiHeaders::<SockaddrStorage>::preallocate(BATCH, Some(cmsg_space!(TimeSpec)));
         let count = {
             let mut slices: Vec<[IoSliceMut<'_>; 1]> =
                 self.memory.chunks_exact_mut(DATAGRAM_BYTES_MAX).map(|chunk| [IoSliceMut::new(chunk)]).collect();
@@ -88,19 +107,31 @@ impl Inbox {
                 Err(errno) => return Err(errno.into()),
             };
             let mut count = 0;
+            let now = clock_gettime(ClockId::CLOCK_REALTIME).ok();
             for (slot, message) in lengths.iter_mut().zip(received) {
-                *slot = (message.bytes, message.address.as_ref().and_then(address_of));
+                *slot = (message.bytes, message.address.as_ref().and_then(address_of), waited(now, &message));
                 count += 1;
             }
             count
         };
-        for ((len, source), chunk) in lengths.iter().take(count).zip(self.memory.chunks_exact(DATAGRAM_BYTES_MAX)) {
+        for ((len, source, waited), chunk) in lengths.iter().take(count).zip(self.memory.chunks_exact(DATAGRAM_BYTES_MAX)) {
             if let (Some(source), Some(bytes)) = (source, chunk.get(..*len)) {
-                handle(*source, bytes);
+                handle(*source, *waited, bytes);
             }
         }
         Ok(count)
     }
+}
+
+/// How long a datagram has waited since the kernel took it. Both times are of the wall clock: one that is set in between makes
+/// a wait of what was none, so that one longer than [`WAIT_MAX`] is not believed.
+fn waited(now: Option<TimeSpec>, message: &RecvMsg<'_, '_, SockaddrStorage>) -> Option<Duration> {
+    let came = message.cmsgs().ok()?.find_map(|control| match control {
+        ControlMessageOwned::ScmTimestampns(at) => Some(at),
+        _ => None,
+    })?;
+    let waited = Duration::try_from(now? - came).unwrap_or_default();
+    (waited <= WAIT_MAX).then_some(waited)
 }
 
 /// Sends these datagrams in batches; returns how many the kernel did not take.
@@ -154,10 +185,10 @@ mod tests {
         }
         let mut inbox = Inbox::new();
         let mut got = Vec::new();
-        assert_eq!(inbox.receive(&a, |from, bytes| got.push((from, bytes.to_vec()))).unwrap(), 3);
+        assert_eq!(inbox.receive(&a, |from, waited, bytes| got.push((from, waited.is_some(), bytes.to_vec()))).unwrap(), 3);
         assert_eq!(got.iter().map(|(_, bytes)| bytes.as_slice()).collect::<Vec<_>>(), [&b"one"[..], b"two", b"three"]);
         assert!(got.iter().all(|(from, _)| *from == b_addr));
-        assert_eq!(inbox.receive(&a, |_, _| unreachable!()).unwrap(), 0);
+        assert_eq!(inbox.receive(&a, |_, _, _| unreachable!()).unwrap(), 0);
 
         let many: Vec<Vec<u8>> = (0..BATCH + 7).map(|i| vec![u8::try_from(i).unwrap(); 5]).collect();
         assert_eq!(send_all(&a, many.iter().map(|bytes| (b_addr, bytes.as_slice()))), 0);

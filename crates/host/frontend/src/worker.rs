@@ -14,6 +14,7 @@ use std::{
 use nix::{
     errno::Errno,
     poll::{PollFd, PollFlags, PollTimeout, poll},
+    time::{ClockId, clock_gettime},
 };
 use sluicegate_bounded::Gauge;
 use sluicegate_wire::{Instant, Pace};
@@ -82,6 +83,7 @@ impl Worker {
         let mut memory = Inbox::new();
         let mut stalled: Option<Event> = None;
         let mut published = Instant::ZERO;
+        let mut measured = (Instant::ZERO, Duration::ZERO);
         let mut has_more = false;
         while !self.stop.load(Ordering::Relaxed) {
             let readable = self.wait(stalled.is_some() || has_more);
@@ -101,6 +103,7 @@ impl Worker {
             if self.shard.poll_timeout().is_some_and(|due| due <= now.instant) {
                 self.shard.on_time(now);
             }
+            self.measure(&mut measured, now);
             // First of all: who has proved itself is not cut off in this turn.
             self.pass_events(&mut stalled);
             has_more = self.flush();
@@ -109,6 +112,17 @@ impl Worker {
                 self.publish();
             }
         }
+    }
+
+    /// Tells the shard how busy its thread was since it was told last.
+    fn measure(&mut self, (measured_at, busy): &mut (Instant, Duration), now: Now) {
+        if self.shard.measure_due().is_none_or(|due| due > now.instant) {
+            return;
+        }
+        let spent = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(*busy, Duration::from);
+        let share = (spent.saturating_sub(*busy)).as_secs_f64() / now.instant.since(*measured_at).as_secs_f64();
+        (*measured_at, *busy) = (now.instant, spent);
+        self.shard.measure(now, share);
     }
 
     fn now(&self) -> Now {
@@ -144,7 +158,8 @@ impl Worker {
         for _ in 0..BATCHES_PER_TURN {
             let now = self.now();
             let shard = &mut self.shard;
-            let received = memory.receive(socket, |peer, bytes| {
+            let received = memory.receive(socket, |peer, waited, bytes| {
+                shard.wait(waited);
                 shard.on_datagram(now, Flow::datagrams(*listener, peer), bytes);
             });
             match received {
@@ -164,6 +179,7 @@ impl Worker {
     fn take_streams(&mut self) {
         let now = self.now();
         let Self { streams: Some(streams), shard, inbox, .. } = self else { return };
+        shard.wait(None);
         streams.turn(now.instant, &mut |flow, proofs, heard| match heard {
             Heard::Message(bytes) => shard.on_message(now, flow, proofs, bytes),
             Heard::Broken(bytes, error) => shard.on_broken(now, flow, bytes, error),

@@ -201,7 +201,7 @@ impl Server {
             Event::Answer => {
                 // The callees of one run all answer, and after the same time: the oldest is the one.
                 self.open.pop_front();
-                self.controller.succeed();
+                self.controller.succeed(1);
                 self.tally.succeeded += 1;
                 self.at(TALKS_MS, Event::Bye(0));
             }

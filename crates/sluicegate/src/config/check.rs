@@ -370,6 +370,7 @@ fn frontend_plan(
     config.per_user = frontend.per_user;
     config.grants_max = frontend.grants_max.unwrap_or(config.grants_max);
     config.phones = frontend.phones;
+    config.overload = frontend.overload;
     config.tables = frontend.tables;
     config.audit =
         file.audit.options(&file.node.state).map(|options| audit::Options { calls: file.audit.calls, ..options });

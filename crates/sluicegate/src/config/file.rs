@@ -9,7 +9,7 @@ use std::{
 
 use serde::Deserialize;
 use sluicegate_api::{Enforcement, Role as Place};
-use sluicegate_frontend::{Connections, GateSite, TlsFiles};
+use sluicegate_frontend::{Connections, GateSite, OverloadControl, TlsFiles};
 use sluicegate_gate::{Algorithm, Backend, Carriage, EdgePolicy, Merge, Renew, ServerConfig};
 use sluicegate_policy::{Bytes, PortRange, Rate, Rule, Service};
 use sluicegate_proxy::{DigestName, Phones, Tables};
@@ -95,6 +95,9 @@ pub(crate) struct Frontend {
     /// How long telephones may be registered.
     #[serde(default)]
     pub(crate) phones: Phones,
+    /// How more requests are met than can be served.
+    #[serde(default)]
+    pub(crate) overload: OverloadControl,
     /// Sizes of each SIP thread's tables.
     #[serde(default)]
     pub(crate) tables: Tables,

@@ -24,6 +24,7 @@ use super::{
     media::Want,
     relay::Relay,
     settings::{OPENING_MAX, Settings, TRANSACTION_LIFE},
+    shedding::{AGES_SLACK, Ages},
     transactions::{Id, Transactions},
     watch,
 };
@@ -107,6 +108,8 @@ pub(super) struct Exchanges {
     pub(super) late_answers: LateAnswers,
     /// When gates have to have answered at the latest, oldest first.
     gate_deadlines: VecDeque<(Instant, ExchangeId)>,
+    /// Those without a final answer, oldest first.
+    ages: Ages,
 }
 
 impl Exchanges {
@@ -122,6 +125,7 @@ impl Exchanges {
             by_grant: HashMap::new(),
             late_answers: LateAnswers::new(settings.tables.transactions_max),
             gate_deadlines: VecDeque::new(),
+            ages: Ages::default(),
         }
     }
 
@@ -136,7 +140,15 @@ impl Exchanges {
     ) {
         let exchange =
             Exchange { flow, request, started: cx.now.instant, admitted, opening: None, gate_deadline: None, relay };
+        let pending = &self.pending;
+        self.ages.note(cx.now.instant, id, |entry| lives(pending, entry), pending.len());
         self.pending.insert(id, exchange);
+    }
+
+    /// The exchange that has waited longest for its final answer, if it began so long ago.
+    pub(super) fn oldest(&mut self, is_old: impl Fn(Instant) -> bool) -> Option<ExchangeId> {
+        let pending = &self.pending;
+        self.ages.oldest(|entry| lives(pending, entry), is_old)
     }
 
     /// The exchange has its final answer, or none will come.
@@ -298,11 +310,12 @@ impl Exchanges {
     }
 
     /// What is remembered besides transactions.
-    pub(super) fn gauges(&self) -> [Gauge; 6] {
+    pub(super) fn gauges(&self) -> [Gauge; 7] {
         let ([server, _], lingering) = (self.transactions.gauges(), self.lingering_max());
         let server = server.max as usize;
         [
             Gauge::of("exchanges", self.pending.len(), server * TARGETS_MAX),
+            Gauge::of("ages", self.ages.len(), 2 * server * TARGETS_MAX + AGES_SLACK + 1),
             Gauge::of("forks", self.forks.len(), server),
             Gauge::of("unacknowledged", self.unacknowledged.len(), server),
             Gauge::of("awaited_grants", self.by_grant.len(), server * TARGETS_MAX * WANTED_MAX),
@@ -318,6 +331,11 @@ impl Exchanges {
         let own = gates.into_iter().chain(lingering).chain(self.late_answers.next_deadline());
         own.chain(self.transactions.next_deadline()).min()
     }
+}
+
+/// Whether this is still without a final answer.
+fn lives(pending: &HashMap<ExchangeId, Exchange>, (started, id): &(Instant, ExchangeId)) -> bool {
+    pending.get(id).is_some_and(|exchange| exchange.started == *started)
 }
 
 /// Nobody waits for these grants any more.

@@ -18,6 +18,7 @@ use super::{
     keys::BranchOwner,
     names::user_in,
     paths::{is_by_path, register, registers_at},
+    shedding::shed,
     transactions::Id,
     watch,
 };
@@ -91,6 +92,8 @@ labelled! {
         Transaction = "transaction",
         /// Was it answered before? One keyed hash and a look-up; its answer is sent again.
         Retransmission = "retransmission",
+        /// Does more come than can be served? One or two keyed hashes; what is refused has one answer written.
+        Overload = "overload",
         /// Within a dialog: was its tag or cookie made here, does the call live, who speaks? One MAC, one look-up under the lock
         /// of the directory.
         Dialog = "dialog",
@@ -162,6 +165,7 @@ impl Shard {
         let asked = Asked { flow, message: &message, essentials: &essentials, method, kind };
         self.end_transaction(asked)?;
         self.absorb(asked)?;
+        self.shed(asked)?;
         self.take_in_dialog(asked)?;
         self.answer_method(asked)?;
         self.take_of_service(asked)?;
@@ -306,6 +310,10 @@ impl Shard {
         let name = if cx.settings.is_for_us(asked.message) { asked.service() } else { String::new() };
         call_user(cx, exchanges, registrar, asked, service, &name);
         Err(Rung::Rules)
+    }
+
+    fn shed(&mut self, asked: Asked<'_>) -> Passed<()> {
+        if shed(&mut self.cx, &mut self.shedding, asked) { Err(Rung::Overload) } else { Ok(()) }
     }
 
     /// A retransmission of something authenticated before: its last answer again, without a look at its credentials.

@@ -34,6 +34,7 @@ mod registrar;
 mod relay;
 mod responses;
 mod settings;
+mod shedding;
 mod timers;
 mod transactions;
 mod unproved;
@@ -42,11 +43,13 @@ mod watch;
 pub use events::{Binding, Event, GateAnswer, Input};
 pub use ladder::Rung;
 pub use settings::{DigestName, Phones, Settings, Tables};
+pub use shedding::Overload;
 
 use std::{sync::Arc, time::Duration};
 
 use sha2::{Digest as _, Sha256};
 use sluicegate_bounded::Gauge;
+use sluicegate_overload::EngineeredError;
 use sluicegate_policy::Policy;
 use sluicegate_wire::{Instant, UnixTime};
 
@@ -58,6 +61,7 @@ use self::{
     ladder::Asked,
     legs::Legs,
     registrar::Registrar,
+    shedding::{Shedding, end_old},
     transactions::TimedOut,
 };
 use crate::{
@@ -87,20 +91,51 @@ pub struct Shard {
     legs: Legs,
     /// Where services take SIP, and where users are called.
     registrar: Registrar,
+    /// What is refused because more arrives than can be served.
+    shedding: Shedding,
 }
 
 impl Shard {
     /// A shard that knows no bindings yet and decides by `policy`.
-    #[must_use]
-    pub fn new(settings: Settings, policy: Arc<Policy>, ledger: Arc<Ledger>, metrics: Arc<ShardMetrics>) -> Self {
+    ///
+    /// # Errors
+    /// What is wrong with the load that it is engineered for.
+    pub fn new(
+        settings: Settings,
+        policy: Arc<Policy>,
+        ledger: Arc<Ledger>,
+        metrics: Arc<ShardMetrics>,
+    ) -> Result<Self, EngineeredError> {
         let tables = settings.tables;
         let cx = Context::new(settings, policy, ledger, metrics);
-        Self {
+        Ok(Self {
             authenticator: Authenticator::new(&cx.settings),
             exchanges: Exchanges::new(&cx.settings, cx.keys.tables),
             legs: Legs::new(tables.legs_max),
             registrar: Registrar::new(&cx.settings),
+            shedding: Shedding::new(cx.settings.overload, &tables, cx.keys.tables)?,
             cx,
+        })
+    }
+
+    /// What is handed over next has waited so long since it came, if that is known.
+    pub fn wait(&mut self, waited: Option<Duration>) {
+        self.shedding.wait(waited);
+    }
+
+    /// When to [`Self::measure`] next, if ever: not earlier, and later if there is nothing else to do.
+    #[must_use]
+    pub fn measure_due(&self) -> Option<Instant> {
+        self.shedding.due()
+    }
+
+    /// Since the last time the shard's thread was busy for this share of the time.
+    pub fn measure(&mut self, now: Now, cpu: f64) {
+        self.cx.now = now;
+        let opened = self.cx.metrics.count(Count::CallsOpened);
+        self.shedding.measure(now.instant, cpu, (opened, self.exchanges.pending.len()));
+        if let Some(age_max) = self.shedding.age_max() {
+            end_old(&mut self.cx, &mut self.exchanges, age_max);
         }
     }
 
@@ -161,10 +196,11 @@ impl Shard {
         self.cx.events.pop_front()
     }
 
-    /// When [`Self::on_time`] must be called at the latest.
+    /// When [`Self::on_time`] must be called at the latest, and [`Self::measure`] if it is due.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.exchanges.next_deadline().into_iter().chain(self.legs.next_due()).chain(self.next_look()).min()
+        let own = self.exchanges.next_deadline().into_iter().chain(self.legs.next_due()).chain(self.next_look());
+        own.chain(self.measure_due().filter(|_| self.shedding.is_refusing())).min()
     }
 
     /// When to look whether media flow that keep calls.

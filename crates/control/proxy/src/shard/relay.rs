@@ -266,6 +266,16 @@ impl Exchanges {
         self.send_cancel(cx, sent);
     }
 
+    /// Memory is short, and this has rung for long: its caller is told, and what was sent on is called off, now or once it is
+    /// heard of.
+    pub(super) fn end_early(&mut self, cx: &mut Context, id: ExchangeId) {
+        let sent = self.pending.get(&id).and_then(|exchange| exchange.relay.as_ref()?.sent);
+        if let Some(sent) = sent {
+            self.cancel(cx, sent);
+        }
+        self.fail(cx, id, 500, "nobody answered, and there was no room to wait on");
+    }
+
     fn send_cancel(&mut self, cx: &mut Context, sent: Id) {
         let mut cancel = Vec::new();
         let Some((invite, hop)) = self.transactions.request(sent) else { return };
@@ -327,6 +337,9 @@ impl Exchanges {
     /// An answer that nobody waits for any more: the call that it makes is ended.
     fn on_late(&mut self, cx: &mut Context, sent: Id, message: &Message<'_>, code: u16) {
         let is_call = code / 100 == 2 && message.cseq().is_ok_and(|cseq| cseq.method == Method::Invite);
+        if code < 200 {
+            return self.cancel(cx, sent);
+        }
         if !is_call {
             return self.transactions.release(sent);
         }

@@ -7,6 +7,7 @@ use sluicegate_signin::ReplicaKey;
 use sluicegate_sip::{message::Transport, write::ViaLine};
 use zeroize::Zeroizing;
 
+use super::shedding::Overload;
 use crate::{
     agents::AgentKeys,
     guesses::Guesses,
@@ -107,6 +108,8 @@ pub struct Settings {
     pub dialog_requests_per_s: u32,
     /// As many bytes a second as so many answers of 512 go to the senders of one /24 (IPv6: /64) that have proved nothing.
     pub unproved_answers_per_s: u32,
+    /// How it meets more requests than it can serve.
+    pub overload: Overload,
     /// Sizes of its tables.
     pub tables: Tables,
     /// Key of dialog tags, cookies, branches and pseudonyms. Lasts over restarts.

@@ -5,6 +5,7 @@ mod authority;
 mod bounds;
 mod declared;
 mod floods;
+mod overload;
 mod registration;
 mod relayed;
 mod servers;

@@ -13,7 +13,7 @@ use sluicegate_feed::{GrantDelta, Selected};
 use sluicegate_grant::{DataMode, GrantId, IssuerKey, epoch::Epoch, mac::SessionSecret};
 use sluicegate_policy::Policy;
 use sluicegate_proxy::{
-    AgentKeys, DigestName, Event, Flow, GateAnswer, Guesses, Input, Ledger, Listening, Locations, Now, Phones,
+    AgentKeys, DigestName, Event, Flow, GateAnswer, Guesses, Input, Ledger, Listening, Locations, Now, Overload, Phones,
     Settings, Shard, ShardMetrics, Tables, Traces,
 };
 use sluicegate_signin::{
@@ -58,6 +58,7 @@ pub(crate) struct Site {
     pub(crate) locations: Arc<Locations>,
     pub(crate) traces: Arc<Traces>,
     pub(crate) unproved_answers_per_s: u32,
+    pub(crate) overload: Overload,
     tables: Tables,
     starts: u8,
     realm: &'static str,
@@ -101,6 +102,7 @@ impl Site {
             locations: Arc::new(Locations::new(tables.contacts_max, tables.contacts_per_user_max)),
             traces: Arc::default(),
             unproved_answers_per_s: 100_000,
+            overload: Overload::default(),
             tables,
             starts: 0,
             realm: REALM,
@@ -124,6 +126,7 @@ impl Site {
             .map(|shard| {
                 let metrics = Arc::clone(&self.metrics[usize::from(shard)]);
                 Shard::new(self.settings(shard), Arc::clone(&self.policy), Arc::clone(&self.ledger), metrics)
+                    .expect("a load to be engineered for")
             })
             .collect();
     }
@@ -141,6 +144,7 @@ impl Site {
             locations: Arc::clone(&self.locations),
             dialog_requests_per_s: 20,
             unproved_answers_per_s: self.unproved_answers_per_s,
+            overload: self.overload,
             tables: self.tables,
             dialog_key: Arc::new(Zeroizing::new([7; 32])),
             start_key: Arc::new(Zeroizing::new([self.starts * 16 + shard; 32])),
@@ -200,6 +204,13 @@ impl Site {
         }
         self.set_time(end);
         sent
+    }
+
+    /// Its thread was busy for this share of the time since the last measurement.
+    pub(crate) fn measure(&mut self, cpu: f64) -> Sent {
+        let now = self.now();
+        self.shards[0].measure(now, cpu);
+        self.drain(0)
     }
 
     fn set_time(&mut self, instant: Instant) {

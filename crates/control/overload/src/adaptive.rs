@@ -1,0 +1,239 @@
+use core::time::Duration;
+
+use sluicegate_wire::Instant;
+
+use crate::{Thresholds, Used, Verdict, chance, sources::Sources};
+
+/// Most and least by which what a source may have is changed in an interval.
+const STEPS: (f64, f64) = (0.5, 2.0);
+/// Least that a source may have of an interval: one request in a thousand.
+const LEVEL_MIN: f64 = 1e-3;
+
+/// What a server is held to.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Aims {
+    /// Between two measurements.
+    pub interval: Duration,
+    /// Share of its time that a thread is to be busy at most.
+    pub busy: f64,
+    /// How long a request may wait for its turn: from the first on less is let in, beyond the second half of it.
+    pub sojourn: (Duration, Duration),
+    /// Bytes of transactions from which on new ones are refused by chance, and all (equation 1).
+    pub memory: Thresholds,
+}
+
+/// Overload control by what the server is measured to do, not by what it was engineered for.
+///
+/// R-SOCA refuses with a probability that grows with the resources used, so that it settles below what the server can do, and
+/// the further below the more arrives. Here the share that is let in follows what is used until the server is as busy as it is
+/// to be (integral control by occupancy: Cyr, Kaufman, Lee 1990), and less where requests wait. It is let in by *source*: all
+/// get the same, and who sends more than that is refused the rest. Who sends little is refused last.
+#[derive(Debug)]
+pub struct Adaptive {
+    aims: Aims,
+    sources: Sources,
+    /// Requests that each source may have in an interval; none while the server is not overloaded.
+    level: Option<f64>,
+    /// Probability by which memory alone has everybody refused.
+    memory: f64,
+    measured_at: Instant,
+}
+
+impl Adaptive {
+    /// A server that is not overloaded.
+    #[must_use]
+    pub fn new(aims: Aims, now: Instant) -> Self {
+        Self { aims, sources: Sources::new(), level: None, memory: 0.0, measured_at: now }
+    }
+
+    /// A request that begins something arrives. `draw` is a keyed hash of its Call-ID: what comes again, here or at a replica,
+    /// is judged alike. `source` is one of whom it is from.
+    pub fn arrive(&mut self, draw: u64, source: u64) -> Verdict {
+        let sent = self.sources.count(source);
+        let share = self.level.map_or(1.0, |level| (level / sent).min(1.0)) * (1.0 - self.memory);
+        if chance(draw) < share { Verdict::Pass } else { rejection(draw, share) }
+    }
+
+    /// Refuses what has waited for too long.
+    pub fn reject(&self, draw: u64) -> Verdict {
+        rejection(draw, 0.0)
+    }
+
+    /// When to measure next.
+    #[must_use]
+    pub fn due(&self) -> Instant {
+        self.measured_at + self.aims.interval
+    }
+
+    /// Ends an interval. Before any time has passed nothing happens.
+    pub fn measure(&mut self, now: Instant, used: Used) {
+        if now <= self.measured_at {
+            return;
+        }
+        self.measured_at = now;
+        self.memory = self.aims.memory.rejection(used.memory as f64);
+        // What cannot be told counts as all of it.
+        let cpu = if used.cpu.is_nan() { 1.0 } else { used.cpu.clamp(0.01, 1.0) };
+        // Where requests wait although the thread was not busy, it did not get the time that it needed.
+        let most = if used.sojourn > self.aims.sojourn.0 { 1.0 } else { STEPS.1 };
+        let step = (self.aims.busy / cpu).min(most) * self.waiting(used.sojourn);
+        let step = step.max(STEPS.0);
+        let heaviest = self.sources.heaviest();
+        self.level = match self.level {
+            None if step < 1.0 => Some(heaviest * step),
+            None => None,
+            // Nobody sends as much as all may.
+            Some(level) if level * step >= heaviest => None,
+            Some(level) => Some((level * step).max(LEVEL_MIN)),
+        };
+        self.sources.fade();
+    }
+
+    /// 1 where nothing waits, one half where requests wait as long as they may at most.
+    fn waiting(&self, sojourn: Duration) -> f64 {
+        let (from, to) = self.aims.sojourn;
+        let share = sojourn.saturating_sub(from).as_secs_f64() / to.saturating_sub(from).as_secs_f64();
+        1.0 - share.min(1.0) / 2.0
+    }
+
+    /// Whether there is memory for few more.
+    #[must_use]
+    pub fn is_memory_short(&self) -> bool {
+        self.memory > 0.0
+    }
+
+    /// Whether anybody is refused at the moment.
+    #[must_use]
+    pub fn is_overloaded(&self) -> bool {
+        self.level.is_some() || self.memory > 0.0
+    }
+}
+
+/// The more is refused, the later it is to come again, and not all at once.
+fn rejection(draw: u64, share: f64) -> Verdict {
+    let least = 1 + (4.0 * (1.0 - share)) as u64;
+    let spread = draw & u64::from(u32::MAX);
+    Verdict::Reject { status: 500, retry_after_s: (least + spread % (least + 1)) as u32 }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::vec::Vec;
+
+    use super::*;
+
+    const AIMS: Aims = Aims {
+        interval: Duration::from_millis(100),
+        busy: 0.95,
+        sojourn: (Duration::from_millis(5), Duration::from_millis(100)),
+        memory: Thresholds { min: 1e6, max: 2e6 },
+    };
+
+    /// A server that serves `served` a second and refuses forty times as fast, for ten seconds: of each source (requests a
+    /// second) what it is let in of, in the last five.
+    fn play(rates: &[u64], served: f64) -> Vec<f64> {
+        let mut server = Adaptive::new(AIMS, Instant::ZERO);
+        let mut passed = std::vec![0_u64; rates.len()];
+        let mut random = 1_u64;
+        // Seconds of work that wait; more than a tenth of a second's is lost, as in a socket's buffer.
+        let mut waits = 0.0_f64;
+        for tick in 1..=100_u64 {
+            let mut work = 0.0;
+            for (place, rate) in rates.iter().enumerate() {
+                for _ in 0..rate / 10 {
+                    random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                    let source = (place as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+                    if server.arrive(random, source) == Verdict::Pass {
+                        work += 1.0 / served;
+                        passed[place] += u64::from(tick > 50);
+                    } else {
+                        work += 1.0 / served / 40.0;
+                    }
+                }
+            }
+            let busy = (waits + work).min(0.1);
+            waits = (waits + work - busy).min(0.1);
+            let used = Used { cpu: busy / 0.1, memory: 0, sojourn: Duration::from_secs_f64(waits) };
+            server.measure(Instant::from_millis(tick * 100), used);
+        }
+        passed.into_iter().map(|passed| passed as f64 / 5.0).collect()
+    }
+
+    #[test]
+    fn it_serves_nearly_all_that_it_can_whatever_arrives() {
+        for times in [1.2, 2.0, 5.0] {
+            let rate = (times * 2_000.0 / 20.0) as u64 / 10 * 10;
+            let sum: f64 = play(&[rate; 20], 2_000.0).iter().sum();
+            let refusals = (times - sum / 2_000.0) / 40.0;
+            let used = sum / 2_000.0 + refusals;
+            assert!((0.9..=1.0).contains(&used), "{times}: {sum}, {used}");
+            std::println!("{times}: {sum} {used}");
+        }
+    }
+
+    #[test]
+    fn who_sends_little_is_let_in_while_a_flood_is_refused() {
+        let mut rates = std::vec![20; 20];
+        rates.push(20_000);
+        let served = play(&rates, 2_000.0);
+        assert!(served[..20].iter().all(|served| *served >= 19.0), "{served:?}");
+        assert!(served[20] > 500.0 && served[20] < 1_600.0, "{served:?}");
+    }
+
+    #[test]
+    fn a_server_that_is_not_busy_refuses_nobody() {
+        assert_eq!(play(&[500, 10], 2_000.0), [500.0, 10.0]);
+    }
+
+    #[test]
+    fn it_is_over_soon_when_it_is_over() {
+        let mut server = Adaptive::new(AIMS, Instant::ZERO);
+        let mut at = 0;
+        let mut measure = |server: &mut Adaptive, cpu, millis| {
+            at += 100;
+            server.measure(Instant::from_millis(at), Used { cpu, memory: 0, sojourn: Duration::from_millis(millis) });
+        };
+        for _ in 0..50 {
+            for draw in 0..1_000 {
+                let _ = server.arrive(draw << 54, 7);
+            }
+            measure(&mut server, 1.0, 200);
+        }
+        assert!(server.is_overloaded());
+        let mut intervals = 0;
+        while server.is_overloaded() {
+            let _ = server.arrive(0, 7);
+            measure(&mut server, 0.1, 0);
+            intervals += 1;
+        }
+        assert!(intervals <= 20, "{intervals}");
+    }
+
+    #[test]
+    fn requests_that_wait_are_fewer_although_the_thread_seems_idle() {
+        let mut server = Adaptive::new(AIMS, Instant::ZERO);
+        for interval in 1..=20 {
+            for draw in 0..100 {
+                let _ = server.arrive(draw << 57, 7);
+            }
+            let used = Used { cpu: 0.2, memory: 0, sojourn: Duration::from_millis(60) };
+            server.measure(Instant::from_millis(interval * 100), used);
+        }
+        assert!(matches!(server.arrive(u64::MAX / 100, 7), Verdict::Reject { .. }));
+    }
+
+    #[test]
+    fn memory_alone_refuses_by_chance_and_then_all() {
+        let mut server = Adaptive::new(AIMS, Instant::ZERO);
+        let used = |memory| Used { cpu: 0.1, memory, sojourn: Duration::ZERO };
+        server.measure(Instant::from_millis(100), used(1_500_000));
+        let half = u64::MAX / 2;
+        assert_eq!(server.arrive(half - (1 << 40), 1), Verdict::Pass);
+        assert!(matches!(server.arrive(half + (1 << 40), 1), Verdict::Reject { status: 500, .. }));
+        server.measure(Instant::from_millis(200), used(2_000_000));
+        assert!(matches!(server.arrive(0, 1), Verdict::Reject { retry_after_s: 5..=10, .. }));
+        // What comes again is judged as before.
+        server.measure(Instant::from_millis(300), used(1_500_000));
+        assert_eq!(server.arrive(half - (1 << 40), 1), Verdict::Pass);
+    }
+}

@@ -1,0 +1,260 @@
+//! What is refused because more arrives than can be served, before anything is spent on it.
+
+use std::{net::IpAddr, time::Duration};
+
+use siphasher::sip::SipHasher24;
+use sluicegate_overload::{
+    Adaptive, Aims, Class, Engineered, EngineeredError, InDialog, Refusing, Rsoca, Thresholds, Used, Verdict,
+};
+use sluicegate_wire::Instant;
+
+use super::{
+    context::Context,
+    exchanges::{ExchangeId, Exchanges},
+    ladder::Asked,
+    settings::Tables,
+};
+use crate::metrics::{Count, Kind, Outcome};
+
+/// How long the same Call-ID is judged alike, in seconds: who comes again later has another chance.
+const JUDGED_ALIKE_S: u64 = 64;
+/// What an INVITE that is being set up takes, in bytes: its request twice, what is known of its call and grants, and two slots.
+const TRANSACTION_BYTES: f64 = 6_144.0;
+/// INVITEs that are being set up, as shares of the table: from the first on some are refused, from the second on all.
+const SETTING_UP: (f64, f64) = (0.25, 0.5);
+/// How many times INVITEs may ring that were let in before memory was short, in seconds.
+const RINGS_S_MAX: u64 = 60;
+/// INVITEs that are ended in one turn at most.
+const ENDED_PER_TURN: usize = 64;
+
+/// How a frontend meets more requests than it can serve.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Overload {
+    /// It serves what it can, as it comes.
+    Off,
+    /// It measures what it can do, and refuses the rest, of who sends most first.
+    Default {
+        /// Share of its time that a thread is to be busy at most.
+        busy: f64,
+        /// From which waiting time on less is let in, and beyond which nothing new is.
+        sojourn: (Duration, Duration),
+    },
+    /// R-SOCA, or the baseline that its paper compares it with, for the load of one shard.
+    Rsoca(Engineered, Refusing),
+}
+
+impl Default for Overload {
+    fn default() -> Self {
+        Self::Default { busy: 0.95, sojourn: (Duration::from_millis(5), Duration::from_millis(100)) }
+    }
+}
+
+#[derive(Debug)]
+enum Control {
+    Off,
+    Adaptive(Box<Adaptive>, Duration),
+    Rsoca(Box<Rsoca>),
+}
+
+/// A shard's control of its load.
+#[derive(Debug)]
+pub(super) struct Shedding {
+    control: Control,
+    key: [u8; 16],
+    /// Requests that were judged by themselves.
+    draws: u64,
+    /// Calls opened at the last measurement.
+    opened: u64,
+    /// How long what is handled now has waited, and the shortest since the last measurement.
+    waited: Duration,
+    shortest: Option<Duration>,
+    /// Whether INVITEs that ring for long are to be ended.
+    age_max: Option<Duration>,
+}
+
+impl Shedding {
+    /// # Errors
+    /// What is wrong with an engineered load.
+    pub(super) fn new(overload: Overload, tables: &Tables, key: [u8; 16]) -> Result<Self, EngineeredError> {
+        let control = match overload {
+            Overload::Off => Control::Off,
+            Overload::Default { busy, sojourn } => {
+                let bytes = |share: f64| tables.transactions_max as f64 * TRANSACTION_BYTES * share;
+                let memory = Thresholds { min: bytes(SETTING_UP.0), max: bytes(SETTING_UP.1) };
+                let aims = Aims { interval: Duration::from_millis(100), busy, sojourn, memory };
+                Control::Adaptive(Box::new(Adaptive::new(aims, Instant::ZERO)), sojourn.1)
+            }
+            Overload::Rsoca(engineered, refusing) => {
+                Control::Rsoca(Box::new(Rsoca::new(engineered, refusing, Instant::ZERO)?))
+            }
+        };
+        Ok(Self { control, key, draws: 0, opened: 0, waited: Duration::ZERO, shortest: None, age_max: None })
+    }
+
+    /// What is handled next has waited so long, if that is known.
+    pub(super) fn wait(&mut self, waited: Option<Duration>) {
+        self.waited = waited.unwrap_or_default();
+        if let Some(waited) = waited {
+            self.shortest = Some(self.shortest.map_or(waited, |shortest| shortest.min(waited)));
+        }
+    }
+
+    /// When to measure next; never while nothing is controlled.
+    pub(super) fn due(&self) -> Option<Instant> {
+        match &self.control {
+            Control::Off => None,
+            Control::Adaptive(adaptive, _) => Some(adaptive.due()),
+            Control::Rsoca(rsoca) => Some(rsoca.due()),
+        }
+    }
+
+    /// Ends an interval in which the thread was busy for this share. So many calls were opened since the start, and so many are
+    /// being set up.
+    pub(super) fn measure(&mut self, now: Instant, cpu: f64, (opened, setting_up): (u64, usize)) {
+        let sojourn = self.shortest.take().unwrap_or_default();
+        let used = |bytes: f64| Used { cpu, memory: (setting_up as f64 * bytes) as u64, sojourn };
+        self.age_max = match &mut self.control {
+            Control::Off => None,
+            Control::Adaptive(adaptive, _) => {
+                adaptive.measure(now, used(TRANSACTION_BYTES));
+                adaptive.is_memory_short().then_some(Duration::from_secs(RINGS_S_MAX))
+            }
+            Control::Rsoca(rsoca) => {
+                rsoca.succeed(opened.saturating_sub(self.opened));
+                rsoca.measure(now, used(rsoca.transaction_bytes()));
+                rsoca.age_max(Class::Invite)
+            }
+        };
+        self.opened = opened;
+    }
+
+    /// Whether anything is refused, so that it is to be measured when that can end.
+    pub(super) fn is_refusing(&self) -> bool {
+        match &self.control {
+            Control::Off => false,
+            Control::Adaptive(adaptive, _) => adaptive.is_overloaded(),
+            Control::Rsoca(rsoca) => rsoca.rejection().probability() > 0.0,
+        }
+    }
+
+    /// What is to be done with a request.
+    pub(super) fn judge(&mut self, cx: &Context, asked: Asked<'_>) -> Verdict {
+        let class = class_of(asked);
+        match &mut self.control {
+            Control::Off => Verdict::Pass,
+            // What is within a dialog has its cookie looked at, and competes with nobody.
+            Control::Adaptive(..) if matches!(class, Class::InDialog(_)) => Verdict::Pass,
+            Control::Adaptive(adaptive, sojourn_max) => {
+                let epoch = cx.now.unix.0 / JUDGED_ALIKE_S;
+                let mut text = asked.essentials.call_id;
+                text = text.get(..text.len().min(CALL_ID_JUDGED)).unwrap_or_default();
+                let draw = hash(&self.key, &[text, &epoch.to_be_bytes()]);
+                let source = hash(&self.key, &[&prefix(asked.flow.peer.ip())]);
+                let verdict = adaptive.arrive(draw, source);
+                // Whoever sent it has long given up on it, or sent it again.
+                if self.waited > *sojourn_max { adaptive.reject(draw) } else { verdict }
+            }
+            Control::Rsoca(rsoca) => {
+                self.draws += 1;
+                rsoca.arrive(class, hash(&self.key, &[&self.draws.to_be_bytes()]))
+            }
+        }
+    }
+
+    pub(super) const fn age_max(&self) -> Option<Duration> {
+        self.age_max
+    }
+}
+
+/// As much of a Call-ID as is looked at.
+const CALL_ID_JUDGED: usize = 256;
+
+fn hash(key: &[u8; 16], parts: &[&[u8]]) -> u64 {
+    use std::hash::Hasher as _;
+    let mut hasher = SipHasher24::new_with_key(key);
+    parts.iter().for_each(|part| hasher.write(part));
+    hasher.finish()
+}
+
+/// What one sender may choose its addresses from: an address, or an IPv6 /64.
+fn prefix(ip: IpAddr) -> [u8; 8] {
+    let mut prefix = [0; 8];
+    match ip {
+        IpAddr::V4(v4) => prefix[..4].copy_from_slice(&v4.octets()),
+        IpAddr::V6(v6) => prefix.copy_from_slice(&v6.octets()[..8]),
+    }
+    prefix
+}
+
+const fn class_of(asked: Asked<'_>) -> Class {
+    let is_in_dialog = asked.essentials.to.tag.is_some();
+    match asked.kind {
+        Kind::Reinvite => Class::InDialog(InDialog::ReInvite),
+        Kind::Bye => Class::InDialog(InDialog::Bye),
+        Kind::Prack => Class::InDialog(InDialog::Prack),
+        Kind::Update => Class::InDialog(InDialog::Update),
+        Kind::Ack => Class::InDialog(InDialog::Ack),
+        Kind::Cancel => Class::InDialog(InDialog::Cancel),
+        Kind::Invite => Class::Invite,
+        _ if is_in_dialog => Class::InDialog(InDialog::Other),
+        Kind::Register => Class::Register,
+        _ => Class::Other,
+    }
+}
+
+/// Refuses a request, if it is to be refused; whether it was.
+pub(super) fn shed(cx: &mut Context, shedding: &mut Shedding, asked: Asked<'_>) -> bool {
+    match shedding.judge(cx, asked) {
+        Verdict::Pass => false,
+        Verdict::Reject { status, retry_after_s } => {
+            let mut digits = itoa::Buffer::new();
+            let after = digits.format(retry_after_s);
+            cx.answer(asked, (Outcome::Overload, status), &[("Retry-After", after.as_bytes())]);
+            true
+        }
+        Verdict::Drop => {
+            cx.metrics.request(asked.kind, Outcome::Overload);
+            true
+        }
+    }
+}
+
+/// Ends INVITEs that ring for longer than they may while memory is short, those that ring longest first.
+pub(super) fn end_old(cx: &mut Context, exchanges: &mut Exchanges, age_max: Duration) {
+    for _ in 0..ENDED_PER_TURN {
+        let Some(id) = exchanges.oldest(|started| cx.now.instant.since(started) >= age_max) else { return };
+        cx.metrics.one(Count::EndedEarly);
+        exchanges.end_early(cx, id);
+    }
+}
+
+/// When each INVITE began, oldest first. What has ended stays in it for a while.
+#[derive(Debug, Default)]
+pub(super) struct Ages(std::collections::VecDeque<(Instant, ExchangeId)>);
+
+impl Ages {
+    /// One more, of `pending` that there are.
+    pub(super) fn note(&mut self, now: Instant, id: ExchangeId, lives: impl Fn(&(Instant, ExchangeId)) -> bool, pending: usize) {
+        if self.0.len() > 2 * pending + AGES_SLACK {
+            self.0.retain(lives);
+        }
+        self.0.push_back((now, id));
+    }
+
+    /// The oldest that lives, if it is old enough.
+    pub(super) fn oldest(
+        &mut self,
+        lives: impl Fn(&(Instant, ExchangeId)) -> bool,
+        is_old: impl Fn(Instant) -> bool,
+    ) -> Option<ExchangeId> {
+        while self.0.pop_front_if(|entry| !lives(entry)).is_some() {}
+        self.0.pop_front_if(|(started, _)| is_old(*started)).map(|(_, id)| id)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
+/// Ended ones that are borne beyond as many as live.
+pub(super) const AGES_SLACK: usize = 1_024;

@@ -1,0 +1,162 @@
+//! More arrives than can be served.
+
+use std::time::Duration;
+
+use sluicegate_overload::{Engineered, Load, Refusing};
+use sluicegate_proxy::{Count, Kind, Outcome, Overload, Tables};
+
+use crate::site::{Caller, PBX, PHONE, Site, header, phone, relayed, reply, set_up, status};
+
+/// Lets a tenth of a second pass in which the thread was busy for this share of it.
+fn measure(site: &mut Site, cpu: f64) -> Vec<(std::net::SocketAddr, String)> {
+    let mut sent = site.pass(Duration::from_millis(100));
+    sent.extend(site.measure(cpu));
+    sent
+}
+
+fn invite(caller: &str, from: &str) -> String {
+    Caller::new(caller, from).calls("pbx").request("INVITE", "sip:pbx@example.net", "", "")
+}
+
+/// A flood from one address keeps the thread busy for ten seconds.
+fn flood(site: &mut Site) -> Vec<String> {
+    let mut answers = Vec::new();
+    for _ in 0..100 {
+        for _ in 0..100 {
+            answers.extend(site.send("192.0.2.66:5060", invite("mallory", "192.0.2.66:5060")).into_iter().map(|(_, text)| text));
+        }
+        measure(site, 1.0);
+    }
+    answers
+}
+
+#[test]
+fn who_floods_is_refused_while_others_are_served() {
+    let mut site = Site::new();
+    let mut alice = phone();
+    set_up(&mut site, &mut alice);
+    let answers = flood(&mut site);
+    let (first, last) = (&answers[0], answers.last().unwrap());
+    assert_eq!((status(first), status(last)), (407, 500));
+    let after: u32 = header(last, "Retry-After").unwrap().parse().unwrap();
+    assert!((1..=10).contains(&after), "{last}");
+    assert!(site.metrics[0].requests(Kind::Invite, Outcome::Overload) > 9_000);
+    // Ten others, of whom each calls once.
+    for nth in 1..=10 {
+        let from = format!("198.51.100.{nth}:5060");
+        let answers = site.send(&from, invite("carol", &from));
+        assert_eq!(answers.iter().map(|(_, text)| status(text)).collect::<Vec<_>>(), [407]);
+    }
+    // A call that lives ends.
+    let bye = alice.request("BYE", "sip:pbx@10.0.0.2:5060", "", "");
+    assert!(site.send(PHONE, bye).iter().any(|(to, _)| to.to_string() == PBX));
+    // It is over soon.
+    for _ in 0..20 {
+        measure(&mut site, 0.0);
+    }
+    assert_eq!(status(&site.send("192.0.2.66:5060", invite("mallory", "192.0.2.66:5060"))[0].1), 407);
+}
+
+#[test]
+fn what_is_refused_is_refused_again_when_it_comes_again() {
+    let mut site = Site::new();
+    flood(&mut site);
+    let (mut refused, mut differ) = (0, 0);
+    for _ in 0..50 {
+        let invite = invite("mallory", "192.0.2.66:5060");
+        let codes = [0, 1].map(|_| status(&site.send("192.0.2.66:5060", &invite)[0].1));
+        refused += u32::from(codes == [500, 500]);
+        differ += u32::from(codes[0] != codes[1]);
+    }
+    assert!(refused >= 48 && differ <= 1, "{refused} refused, {differ} judged otherwise the second time");
+}
+
+#[test]
+fn what_has_waited_for_too_long_begins_nothing() {
+    let mut site = Site::new();
+    let mut alice = phone();
+    set_up(&mut site, &mut alice);
+    site.shards[0].wait(Some(Duration::from_millis(101)));
+    assert_eq!(status(&site.send(PHONE, invite("carol", PHONE))[0].1), 500);
+    let bye = alice.request("BYE", "sip:pbx@10.0.0.2:5060", "", "");
+    assert!(site.send(PHONE, bye).iter().any(|(to, _)| to.to_string() == PBX), "what ends something is done however late");
+    site.shards[0].wait(Some(Duration::from_millis(99)));
+    assert_eq!(status(&site.send(PHONE, invite("carol", PHONE))[0].1), 407);
+}
+
+#[test]
+fn switched_off_it_refuses_nobody() {
+    let mut site = Site::new();
+    site.overload = Overload::Off;
+    site.start(1);
+    assert!(flood(&mut site).iter().all(|answer| status(answer) == 407));
+    assert!(site.shards[0].measure_due().is_none());
+}
+
+fn engineered(refusing: Refusing) -> Overload {
+    let load = Load { invites: 10.0, in_dialog: 0.0, registers: 0.0, others: 0.0 };
+    Overload::Rsoca(Engineered { load, ..Engineered::PAPER }, refusing)
+}
+
+/// RS-3: not more than B_en times the engineered load in an interval.
+#[test]
+fn r_soca_lets_no_more_in_than_its_burst() {
+    let mut site = Site::new();
+    site.overload = engineered(Refusing::Proportionally);
+    site.start(1);
+    let codes: Vec<u16> = (0..50).map(|_| status(&site.send(PHONE, invite("alice", PHONE))[0].1)).collect();
+    assert_eq!(codes.iter().filter(|code| **code == 407).count(), 17);
+    assert_eq!(codes.iter().filter(|code| **code == 500).count(), 33);
+}
+
+/// RS-6: its baseline says 503, when and only when something is used up.
+#[test]
+fn the_baseline_says_503_while_a_resource_is_used_up() {
+    let mut site = Site::new();
+    site.overload = engineered(Refusing::Unavailable);
+    site.start(1);
+    site.pass(Duration::from_secs(1));
+    assert_eq!(status(&site.send(PHONE, invite("alice", PHONE))[0].1), 407);
+    site.measure(1.0);
+    let refused = site.send(PHONE, invite("alice", PHONE)).remove(0).1;
+    let after: u32 = header(&refused, "Retry-After").unwrap().parse().unwrap();
+    assert!(status(&refused) == 503 && (1..=3).contains(&after), "{refused}");
+}
+
+/// R-SOCA section III-D, and what it leaves out: what was sent on is called off.
+#[test]
+fn an_invite_that_rings_for_long_while_memory_is_short_is_ended_on_both_sides() {
+    let mut site = Site::with(1, Tables { transactions_max: 4, ..Tables::default() });
+    let mut alice = phone();
+    let invite = relayed(&mut site, &mut alice);
+    site.send(PBX, reply(&invite, 180, ""));
+    site.pass(Duration::from_secs(59));
+    assert!(site.measure(0.0).is_empty(), "it may ring for a minute");
+    site.pass(Duration::from_secs(2));
+    let sent = site.measure(0.0);
+    let to = |peer: &str| sent.iter().filter(|(to, _)| to.to_string() == peer).map(|(_, text)| text).collect::<Vec<_>>();
+    assert!(to(PBX).iter().any(|text| text.starts_with("CANCEL ")), "{sent:?}");
+    assert!(to(PHONE).iter().any(|text| status(text) == 500), "{sent:?}");
+    assert_eq!(site.metrics[0].count(Count::EndedEarly), 1);
+    let gauge = site.shards[0].gauges().into_iter().find(|gauge| gauge.name == "exchanges").unwrap();
+    assert_eq!(gauge.used, 0);
+}
+
+#[test]
+fn one_that_has_not_rung_yet_is_called_off_when_it_does() {
+    let mut site = Site::with(1, Tables { transactions_max: 4, ..Tables::default() });
+    site.overload = Overload::Rsoca(
+        Engineered { transaction_bytes: 1e9, ..Engineered::PAPER },
+        Refusing::Proportionally,
+    );
+    site.start(1);
+    let mut alice = phone();
+    let invite = relayed(&mut site, &mut alice);
+    site.pass(Duration::from_secs(1));
+    site.measure(0.0);
+    site.pass(Duration::from_secs(20));
+    let sent = site.measure(0.0);
+    assert!(!sent.iter().any(|(_, text)| text.starts_with("CANCEL ")), "{sent:?}");
+    let sent = site.send(PBX, reply(&invite, 180, ""));
+    assert!(sent.iter().any(|(to, text)| to.to_string() == PBX && text.starts_with("CANCEL ")), "{sent:?}");
+}

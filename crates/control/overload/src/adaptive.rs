@@ -6,6 +6,8 @@ use crate::{Thresholds, Used, Verdict, chance, sources::Sources};
 
 /// Most and least by which what a source may have is changed in an interval.
 const STEPS: (f64, f64) = (0.5, 2.0);
+/// How many times its level a source may have by its luck: twice, since what was counted before counts for half.
+const LUCKY_MAX: f64 = 4.0;
 /// Least that a source may have of an interval: one request in a thousand.
 const LEVEL_MIN: f64 = 1e-3;
 
@@ -31,11 +33,15 @@ pub struct Aims {
 #[derive(Debug)]
 pub struct Adaptive {
     aims: Aims,
+    /// What each source sent, and what of it was let in.
     sources: Sources,
+    passed: Sources,
     /// Requests that each source may have in an interval; none while the server is not overloaded.
     level: Option<f64>,
     /// Probability by which memory alone has everybody refused.
     memory: f64,
+    /// How long requests waited in the interval before.
+    sojourn: Duration,
     measured_at: Instant,
 }
 
@@ -43,7 +49,15 @@ impl Adaptive {
     /// A server that is not overloaded.
     #[must_use]
     pub fn new(aims: Aims, now: Instant) -> Self {
-        Self { aims, sources: Sources::new(), level: None, memory: 0.0, measured_at: now }
+        Self {
+            aims,
+            sources: Sources::new(),
+            passed: Sources::new(),
+            level: None,
+            memory: 0.0,
+            sojourn: Duration::ZERO,
+            measured_at: now,
+        }
     }
 
     /// A request that begins something arrives. `draw` is a keyed hash of its Call-ID: what comes again, here or at a replica,
@@ -51,7 +65,15 @@ impl Adaptive {
     pub fn arrive(&mut self, draw: u64, source: u64) -> Verdict {
         let sent = self.sources.count(source);
         let share = self.level.map_or(1.0, |level| (level / sent).min(1.0)) * (1.0 - self.memory);
-        if chance(draw) < share { Verdict::Pass } else { rejection(draw, share) }
+        if chance(draw) >= share {
+            return rejection(draw, share);
+        }
+        // Who has found a Call-ID that passes, and keeps to it, gains nothing.
+        let passed = self.passed.count(source);
+        if self.level.is_some_and(|level| passed > LUCKY_MAX * level.max(1.0)) {
+            return rejection(draw, share);
+        }
+        Verdict::Pass
     }
 
     /// Refuses what has waited for too long.
@@ -76,8 +98,10 @@ impl Adaptive {
         let cpu = if used.cpu.is_nan() { 1.0 } else { used.cpu.clamp(0.01, 1.0) };
         // Where requests wait although the thread was not busy, it did not get the time that it needed.
         let most = if used.sojourn > self.aims.sojourn.0 { 1.0 } else { STEPS.1 };
-        let step = (self.aims.busy / cpu).min(most) * self.waiting(used.sojourn);
-        let step = step.max(STEPS.0);
+        // What waits less than before is being worked off: to let in still less would leave the thread idle afterwards.
+        let waiting = if used.sojourn < self.sojourn { 1.0 } else { self.waiting(used.sojourn) };
+        self.sojourn = used.sojourn;
+        let step = ((self.aims.busy / cpu).min(most) * waiting).max(STEPS.0);
         let heaviest = self.sources.heaviest();
         self.level = match self.level {
             None if step < 1.0 => Some(heaviest * step),
@@ -87,6 +111,7 @@ impl Adaptive {
             Some(level) => Some((level * step).max(LEVEL_MIN)),
         };
         self.sources.fade();
+        self.passed.fade();
     }
 
     /// 1 where nothing waits, one half where requests wait as long as they may at most.
@@ -167,7 +192,6 @@ mod tests {
             let refusals = (times - sum / 2_000.0) / 40.0;
             let used = sum / 2_000.0 + refusals;
             assert!((0.9..=1.0).contains(&used), "{times}: {sum}, {used}");
-            std::println!("{times}: {sum} {used}");
         }
     }
 
@@ -178,6 +202,30 @@ mod tests {
         let served = play(&rates, 2_000.0);
         assert!(served[..20].iter().all(|served| *served >= 19.0), "{served:?}");
         assert!(served[20] > 500.0 && served[20] < 1_600.0, "{served:?}");
+    }
+
+    #[test]
+    fn a_call_id_that_passes_passes_no_more_often_than_others() {
+        let mut server = Adaptive::new(AIMS, Instant::ZERO);
+        let mut passed = 0;
+        for tick in 1..=100 {
+            let mut work = 0;
+            for _ in 0..2_000 {
+                if server.arrive(0, 7) == Verdict::Pass {
+                    work += 1;
+                }
+            }
+            for source in 100..150 {
+                work += u32::from(server.arrive(1 << 62, source) == Verdict::Pass);
+            }
+            // A hundred in an interval are what it can do.
+            let used = Used { cpu: (f64::from(work) / 100.0).min(1.0), memory: 0, sojourn: Duration::ZERO };
+            server.measure(Instant::from_millis(tick * 100), used);
+            if tick > 50 {
+                passed += (100..150).filter(|source| server.arrive(1 << 62, *source) == Verdict::Pass).count();
+            }
+        }
+        assert_eq!(passed, 50 * 50, "who sends once is let in, whatever another does");
     }
 
     #[test]

@@ -28,7 +28,9 @@ pub use links::Standing;
 pub use locations::{Contact, Contacts, Locations};
 pub use metrics::{Count, Kind, Outcome, ShardMetrics, answers, datagrams_left, events, requests, setups};
 pub use proofs::Proofs;
-pub use shard::{Binding, DigestName, Event, GateAnswer, Input, Now, Overload, Phones, Rung, Settings, Shard, Tables, derive};
+pub use shard::{
+    Binding, DigestName, Event, GateAnswer, Input, Now, Overload, Phones, Rung, Settings, Shard, Tables, derive,
+};
 pub use stories::{Happened, Stories, Who, Why};
 pub use traces::{Traces, TracesFull};
 pub use transmits::{ConnectionId, Flow, Listening, Transmits};

@@ -435,12 +435,7 @@ fn listening(addresses: &[Listen]) -> Vec<Listening> {
     addresses.iter().map(|Listen { transport, address }| Listening::new(*transport, *address)).collect()
 }
 
-fn settings(
-    config: &Config,
-    common: &Common,
-    (shard, overload): (u8, Overload),
-    addresses: &[Listen],
-) -> Settings {
+fn settings(config: &Config, common: &Common, (shard, overload): (u8, Overload), addresses: &[Listen]) -> Settings {
     let secrets = &common.secrets;
     let public = secrets.issuer.public().id();
     let start_key = sluicegate_proxy::derive(&secrets.start, &[shard]);

@@ -114,7 +114,9 @@ impl Inbox {
             }
             count
         };
-        for ((len, source, waited), chunk) in lengths.iter().take(count).zip(self.memory.chunks_exact(DATAGRAM_BYTES_MAX)) {
+        for ((len, source, waited), chunk) in
+            lengths.iter().take(count).zip(self.memory.chunks_exact(DATAGRAM_BYTES_MAX))
+        {
             if let (Some(source), Some(bytes)) = (source, chunk.get(..*len)) {
                 handle(*source, *waited, bytes);
             }
@@ -185,9 +187,15 @@ mod tests {
         }
         let mut inbox = Inbox::new();
         let mut got = Vec::new();
-        assert_eq!(inbox.receive(&a, |from, waited, bytes| got.push((from, waited.is_some(), bytes.to_vec()))).unwrap(), 3);
-        assert_eq!(got.iter().map(|(_, bytes)| bytes.as_slice()).collect::<Vec<_>>(), [&b"one"[..], b"two", b"three"]);
-        assert!(got.iter().all(|(from, _)| *from == b_addr));
+        assert_eq!(
+            inbox.receive(&a, |from, waited, bytes| got.push((from, waited.is_some(), bytes.to_vec()))).unwrap(),
+            3
+        );
+        assert_eq!(
+            got.iter().map(|(_, _, bytes)| bytes.as_slice()).collect::<Vec<_>>(),
+            [&b"one"[..], b"two", b"three"]
+        );
+        assert!(got.iter().all(|(from, is_timed, _)| *from == b_addr && *is_timed));
         assert_eq!(inbox.receive(&a, |_, _, _| unreachable!()).unwrap(), 0);
 
         let many: Vec<Vec<u8>> = (0..BATCH + 7).map(|i| vec![u8::try_from(i).unwrap(); 5]).collect();

@@ -143,8 +143,9 @@ impl Context {
         let tag = self.keys.stateless_tag(message);
         let response = Response::to(message, code).source(flow.peer).to_tag(&tag);
         let headers = response.begin(&mut self.scratch);
+        let is_dated = more.iter().any(|(name, _)| *name == "Retry-After");
         let headers = match code {
-            503 => headers.header_args("Retry-After", format_args!("{RETRY_AFTER_SECS}")),
+            503 if !is_dated => headers.header_args("Retry-After", format_args!("{RETRY_AFTER_SECS}")),
             _ => headers,
         };
         more.iter().fold(headers, |headers, (name, value)| headers.header(name, value)).finish();

@@ -234,7 +234,13 @@ pub(super) struct Ages(std::collections::VecDeque<(Instant, ExchangeId)>);
 
 impl Ages {
     /// One more, of `pending` that there are.
-    pub(super) fn note(&mut self, now: Instant, id: ExchangeId, lives: impl Fn(&(Instant, ExchangeId)) -> bool, pending: usize) {
+    pub(super) fn note(
+        &mut self,
+        now: Instant,
+        id: ExchangeId,
+        lives: impl Fn(&(Instant, ExchangeId)) -> bool,
+        pending: usize,
+    ) {
         if self.0.len() > 2 * pending + AGES_SLACK {
             self.0.retain(lives);
         }

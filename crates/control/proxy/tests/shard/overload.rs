@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sluicegate_overload::{Engineered, Load, Refusing};
+use sluicegate_overload::{Durations, Engineered, Load, Refusing};
 use sluicegate_proxy::{Count, Kind, Outcome, Overload, Tables};
 
 use crate::site::{Caller, PBX, PHONE, Site, header, phone, relayed, reply, set_up, status};
@@ -23,7 +23,9 @@ fn flood(site: &mut Site) -> Vec<String> {
     let mut answers = Vec::new();
     for _ in 0..100 {
         for _ in 0..100 {
-            answers.extend(site.send("192.0.2.66:5060", invite("mallory", "192.0.2.66:5060")).into_iter().map(|(_, text)| text));
+            answers.extend(
+                site.send("192.0.2.66:5060", invite("mallory", "192.0.2.66:5060")).into_iter().map(|(_, text)| text),
+            );
         }
         measure(site, 1.0);
     }
@@ -40,7 +42,7 @@ fn who_floods_is_refused_while_others_are_served() {
     assert_eq!((status(first), status(last)), (407, 500));
     let after: u32 = header(last, "Retry-After").unwrap().parse().unwrap();
     assert!((1..=10).contains(&after), "{last}");
-    assert!(site.metrics[0].requests(Kind::Invite, Outcome::Overload) > 9_000);
+    assert!(site.metrics[0].requests(Kind::Invite, Outcome::Overload) > 7_000);
     // Ten others, of whom each calls once.
     for nth in 1..=10 {
         let from = format!("198.51.100.{nth}:5060");
@@ -79,7 +81,10 @@ fn what_has_waited_for_too_long_begins_nothing() {
     site.shards[0].wait(Some(Duration::from_millis(101)));
     assert_eq!(status(&site.send(PHONE, invite("carol", PHONE))[0].1), 500);
     let bye = alice.request("BYE", "sip:pbx@10.0.0.2:5060", "", "");
-    assert!(site.send(PHONE, bye).iter().any(|(to, _)| to.to_string() == PBX), "what ends something is done however late");
+    assert!(
+        site.send(PHONE, bye).iter().any(|(to, _)| to.to_string() == PBX),
+        "what ends something is done however late"
+    );
     site.shards[0].wait(Some(Duration::from_millis(99)));
     assert_eq!(status(&site.send(PHONE, invite("carol", PHONE))[0].1), 407);
 }
@@ -126,15 +131,15 @@ fn the_baseline_says_503_while_a_resource_is_used_up() {
 /// R-SOCA section III-D, and what it leaves out: what was sent on is called off.
 #[test]
 fn an_invite_that_rings_for_long_while_memory_is_short_is_ended_on_both_sides() {
-    let mut site = Site::with(1, Tables { transactions_max: 4, ..Tables::default() });
+    let mut site = Site::with(1, Tables { transactions_max: 3, ..Tables::default() });
     let mut alice = phone();
     let invite = relayed(&mut site, &mut alice);
     site.send(PBX, reply(&invite, 180, ""));
     site.pass(Duration::from_secs(59));
     assert!(site.measure(0.0).is_empty(), "it may ring for a minute");
-    site.pass(Duration::from_secs(2));
-    let sent = site.measure(0.0);
-    let to = |peer: &str| sent.iter().filter(|(to, _)| to.to_string() == peer).map(|(_, text)| text).collect::<Vec<_>>();
+    let sent = site.pass(Duration::from_secs(2));
+    let to =
+        |peer: &str| sent.iter().filter(|(to, _)| to.to_string() == peer).map(|(_, text)| text).collect::<Vec<_>>();
     assert!(to(PBX).iter().any(|text| text.starts_with("CANCEL ")), "{sent:?}");
     assert!(to(PHONE).iter().any(|text| status(text) == 500), "{sent:?}");
     assert_eq!(site.metrics[0].count(Count::EndedEarly), 1);
@@ -144,17 +149,18 @@ fn an_invite_that_rings_for_long_while_memory_is_short_is_ended_on_both_sides() 
 
 #[test]
 fn one_that_has_not_rung_yet_is_called_off_when_it_does() {
-    let mut site = Site::with(1, Tables { transactions_max: 4, ..Tables::default() });
-    site.overload = Overload::Rsoca(
-        Engineered { transaction_bytes: 1e9, ..Engineered::PAPER },
-        Refusing::Proportionally,
-    );
+    let mut site = Site::new();
+    let paper = Engineered::PAPER;
+    let load = Load { invites: 0.2, ..paper.load };
+    let durations = Durations { invite: Duration::from_secs(1), ..paper.durations };
+    let engineered = Engineered { load, durations, burst: 10.0, stretch: 11.0, ..paper };
+    site.overload = Overload::Rsoca(engineered, Refusing::Proportionally);
     site.start(1);
     let mut alice = phone();
     let invite = relayed(&mut site, &mut alice);
     site.pass(Duration::from_secs(1));
     site.measure(0.0);
-    site.pass(Duration::from_secs(20));
+    site.pass(Duration::from_secs(12));
     let sent = site.measure(0.0);
     assert!(!sent.iter().any(|(_, text)| text.starts_with("CANCEL ")), "{sent:?}");
     let sent = site.send(PBX, reply(&invite, 180, ""));

@@ -13,8 +13,8 @@ use sluicegate_feed::{GrantDelta, Selected};
 use sluicegate_grant::{DataMode, GrantId, IssuerKey, epoch::Epoch, mac::SessionSecret};
 use sluicegate_policy::Policy;
 use sluicegate_proxy::{
-    AgentKeys, DigestName, Event, Flow, GateAnswer, Guesses, Input, Ledger, Listening, Locations, Now, Overload, Phones,
-    Settings, Shard, ShardMetrics, Tables, Traces,
+    AgentKeys, DigestName, Event, Flow, GateAnswer, Guesses, Input, Ledger, Listening, Locations, Now, Overload,
+    Phones, Settings, Shard, ShardMetrics, Tables, Traces,
 };
 use sluicegate_signin::{
     Certificate, EpochHa1, HEADER, Hello, Initiator, Proposal, ReplicaKey, SignInError, SiteKey, UserSecret, joined,
@@ -59,6 +59,8 @@ pub(crate) struct Site {
     pub(crate) traces: Arc<Traces>,
     pub(crate) unproved_answers_per_s: u32,
     pub(crate) overload: Overload,
+    /// For which share of the time threads are busy.
+    busy: f64,
     tables: Tables,
     starts: u8,
     realm: &'static str,
@@ -103,6 +105,7 @@ impl Site {
             traces: Arc::default(),
             unproved_answers_per_s: 100_000,
             overload: Overload::default(),
+            busy: 0.0,
             tables,
             starts: 0,
             realm: REALM,
@@ -199,6 +202,9 @@ impl Site {
                 self.set_time(due.max(self.instant));
                 let now = self.now();
                 self.shards[shard].on_time(now);
+                if self.shards[shard].measure_due().is_some_and(|due| due <= now.instant) {
+                    self.shards[shard].measure(now, self.busy);
+                }
                 sent.extend(self.drain(shard));
             }
         }
@@ -209,6 +215,7 @@ impl Site {
     /// Its thread was busy for this share of the time since the last measurement.
     pub(crate) fn measure(&mut self, cpu: f64) -> Sent {
         let now = self.now();
+        self.busy = cpu;
         self.shards[0].measure(now, cpu);
         self.drain(0)
     }

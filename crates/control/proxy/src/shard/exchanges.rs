@@ -148,7 +148,8 @@ impl Exchanges {
     /// The exchange that has waited longest for its final answer, if it began so long ago.
     pub(super) fn oldest(&mut self, is_old: impl Fn(Instant) -> bool) -> Option<ExchangeId> {
         let pending = &self.pending;
-        self.ages.oldest(|entry| lives(pending, entry), is_old)
+        self.ages.forget(|entry| !lives(pending, entry));
+        self.ages.oldest(is_old)
     }
 
     /// The exchange has its final answer, or none will come.
@@ -290,9 +291,11 @@ impl Exchanges {
         }
     }
 
-    /// Drops what lingered long enough.
+    /// Drops what lingered long enough, and how old those were that have ended.
     pub(super) fn sweep(&mut self, now: Instant) {
         while self.drop_lingering(|at| at <= now) {}
+        let pending = &self.pending;
+        self.ages.forget(|entry| !lives(pending, entry));
     }
 
     /// Drops what lingers longest, if it is to be dropped.

@@ -247,13 +247,13 @@ impl Ages {
         self.0.push_back((now, id));
     }
 
-    /// The oldest that lives, if it is old enough.
-    pub(super) fn oldest(
-        &mut self,
-        lives: impl Fn(&(Instant, ExchangeId)) -> bool,
-        is_old: impl Fn(Instant) -> bool,
-    ) -> Option<ExchangeId> {
-        while self.0.pop_front_if(|entry| !lives(entry)).is_some() {}
+    /// Forgets the oldest for as long as they have ended.
+    pub(super) fn forget(&mut self, has_ended: impl Fn(&(Instant, ExchangeId)) -> bool) {
+        while self.0.pop_front_if(|entry| has_ended(entry)).is_some() {}
+    }
+
+    /// The oldest, if it is old enough.
+    pub(super) fn oldest(&mut self, is_old: impl Fn(Instant) -> bool) -> Option<ExchangeId> {
         self.0.pop_front_if(|(started, _)| is_old(*started)).map(|(_, id)| id)
     }
 

@@ -218,7 +218,7 @@ fn every_datagram_is_counted_at_the_rung_of_the_ladder_where_it_leaves() {
     let options = alice.request("OPTIONS", "sip:web@example.net", "", "");
     let sent = ["\r\n\r\n", response, "no SIP at all\r\n\r\n", &signed, &signed, &in_dialog, &ack, &options];
     sent.iter().for_each(|datagram| drop(site.send(PHONE, datagram)));
-    site.shards[0].wait(Some(Duration::from_secs(1)));
+    site.shards[0].wait(Some(std::time::Duration::from_secs(1)));
     site.send(PHONE, &options);
     // The INVITE without credentials left at the last but one.
     let counted = datagrams_left(site.metrics.iter().map(|metrics| &**metrics)).counted();

@@ -12,6 +12,7 @@ use super::{
     context::Context,
     exchanges::{ExchangeId, Exchanges},
     ladder::Asked,
+    registrar::Registrar,
     settings::Tables,
 };
 use crate::metrics::{Count, Kind, Outcome};
@@ -137,6 +138,11 @@ impl Shedding {
         }
     }
 
+    /// Whether who sends most is refused first.
+    const fn is_by_source(&self) -> bool {
+        matches!(self.control, Control::Adaptive(..))
+    }
+
     /// What is to be done with a request.
     pub(super) fn judge(&mut self, cx: &Context, asked: Asked<'_>) -> Verdict {
         let class = class_of(asked);
@@ -202,10 +208,12 @@ const fn class_of(asked: Asked<'_>) -> Class {
     }
 }
 
-/// Refuses a request, if it is to be refused; whether it was.
-pub(super) fn shed(cx: &mut Context, shedding: &mut Shedding, asked: Asked<'_>) -> bool {
+/// Refuses a request, if it is to be refused; whether it was. A SIP server that calls for two thousand telephones is one source,
+/// and no flood.
+pub(super) fn shed(cx: &mut Context, shedding: &mut Shedding, registrar: &Registrar, asked: Asked<'_>) -> bool {
     match shedding.judge(cx, asked) {
         Verdict::Pass => false,
+        Verdict::Reject { .. } if shedding.is_by_source() && registrar.sender(cx, asked.flow).is_some() => false,
         Verdict::Reject { status, retry_after_s } => {
             let mut digits = itoa::Buffer::new();
             let after = digits.format(retry_after_s);

@@ -290,3 +290,22 @@ fn a_servers_contact_is_reached_as_it_says_and_shown_as_ours() {
     assert_eq!(to, server(TCP));
     assert!(ack.starts_with("ACK sip:pbx@10.0.0.2:5070;transport=TCP;ob SIP/2.0\r\n"), "{ack}");
 }
+
+#[test]
+fn a_sip_server_that_calls_for_many_is_no_flood() {
+    let mut site = site(&["tls/5061"]);
+    let mut refused = [0, 0];
+    for _ in 0..50 {
+        for n in 0..100 {
+            let call = Caller::new("mallory", PBX).calls("pbx").request("INVITE", "sip:alice@example.net", "", "");
+            let call = call.replace("call-of-mallory", &format!("call-{n}"));
+            for (place, proofs) in [certified(), Arc::default()].iter().enumerate() {
+                let answers = proved(&mut site, accepted(TLS), proofs, &call);
+                refused[place] += answers.iter().filter(|(_, text)| status(text) == 500).count();
+            }
+        }
+        site.pass(Duration::from_millis(100));
+        site.measure(1.0);
+    }
+    assert!(refused[0] == 0 && refused[1] > 2_000, "{refused:?}");
+}

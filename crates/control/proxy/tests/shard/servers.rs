@@ -307,5 +307,5 @@ fn a_sip_server_that_calls_for_many_is_no_flood() {
         site.pass(Duration::from_millis(100));
         site.measure(1.0);
     }
-    assert!(refused[0] == 0 && refused[1] > 2_000, "{refused:?}");
+    assert!(refused[0] == 0 && refused[1] > 500, "{refused:?}");
 }

@@ -65,6 +65,12 @@ impl Exchange {
     pub(super) fn client(&self) -> Flow {
         self.relay.as_ref().map_or(self.flow, |relay| relay.client)
     }
+
+    /// The user who waits for the answer of a service; those whom a service asks do not.
+    fn asks_service(&self) -> Option<&str> {
+        let asks = self.relay.as_ref().is_some_and(|relay| relay.direction == Direction::ToService);
+        asks.then_some(self.admitted.user.as_str())
+    }
 }
 
 /// What a request was sent on for.
@@ -92,6 +98,9 @@ pub(super) struct Exchanges {
     pub(super) transactions: Transactions,
     /// Those without a final answer.
     pub(super) pending: HashMap<ExchangeId, Exchange>,
+    /// How many of these each user waits for at services.
+    by_user: HashMap<String, usize>,
+    per_user_max: usize,
     /// Of these, those that went to several contacts.
     pub(super) forks: Forks,
     /// Answered with 200 and not acknowledged: the call that ends if it never is.
@@ -117,6 +126,8 @@ impl Exchanges {
         Self {
             transactions: Transactions::new(settings, key),
             pending: HashMap::new(),
+            by_user: HashMap::new(),
+            per_user_max: settings.tables.exchanges_per_user_max,
             forks: Forks::default(),
             unacknowledged: HashMap::new(),
             relayed: HashMap::new(),
@@ -140,9 +151,17 @@ impl Exchanges {
     ) {
         let exchange =
             Exchange { flow, request, started: cx.now.instant, admitted, opening: None, gate_deadline: None, relay };
+        if let Some(user) = exchange.asks_service() {
+            *self.by_user.entry(user.to_owned()).or_default() += 1;
+        }
         let pending = &self.pending;
         self.ages.note(cx.now.instant, id, |entry| lives(pending, entry), pending.len());
         self.pending.insert(id, exchange);
+    }
+
+    /// Whether this user may wait for one more answer of a service.
+    pub(super) fn has_room_for(&self, user: &str) -> bool {
+        self.by_user.get(user).is_none_or(|waiting| *waiting < self.per_user_max)
     }
 
     /// The exchange that has waited longest for its final answer, if it began so long ago.
@@ -156,6 +175,14 @@ impl Exchanges {
     pub(super) fn end(&mut self, id: ExchangeId) -> Option<Exchange> {
         let exchange = self.pending.remove(&id)?;
         stop(&mut self.by_grant, exchange.opening.as_ref());
+        if let Some(user) = exchange.asks_service()
+            && let Some(waiting) = self.by_user.get_mut(user)
+        {
+            *waiting -= 1;
+            if *waiting == 0 {
+                self.by_user.remove(user);
+            }
+        }
         Some(exchange)
     }
 

@@ -100,6 +100,18 @@ impl Exchanges {
             let why = "it is too long to reach the service's gate in one packet";
             return self.transactions.refuse_admitted(cx, asked, &admitted, (Outcome::Unsupported, 513), why);
         }
+        if !self.has_room_for(&admitted.user) {
+            // Not remembered: that would cost what is to be saved.
+            cx.metrics.one(Count::TableFull);
+            watch::refused(
+                cx,
+                asked,
+                &admitted,
+                (Outcome::Unavailable, 503),
+                "the user waits for as many answers as one may",
+            );
+            return cx.unavailable_once(asked);
+        }
         if !keep_ringing(cx, asked.message, &admitted) {
             let why = "as many calls live as may";
             return self.transactions.refuse_admitted(cx, asked, &admitted, (Outcome::Unavailable, 503), why);

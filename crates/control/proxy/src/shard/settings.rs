@@ -51,6 +51,8 @@ pub struct Tables {
     pub transactions_max: usize,
     /// Transactions that one user may fill.
     pub transactions_per_user_max: usize,
+    /// Requests of one user that wait for the final answer of a service. Each is kept whole meanwhile.
+    pub exchanges_per_user_max: usize,
     /// Nonces used within their life.
     pub replays_max: usize,
     /// Of these, nonces that one user may use.
@@ -72,6 +74,7 @@ impl Default for Tables {
         Self {
             transactions_max: 65_536,
             transactions_per_user_max: 4_096,
+            exchanges_per_user_max: 1_024,
             replays_max: 1 << 17,
             replays_per_user_max: 8_192,
             bindings_max: 1_024,

@@ -4,7 +4,7 @@ use sluicegate_bounded::Gauge;
 use sluicegate_policy::PerUser;
 use sluicegate_proxy::{Count, Kind, Outcome, Rung, Tables, datagrams_left};
 
-use crate::site::{AUDIO, Caller, PHONE, Site, header, status};
+use crate::site::{AUDIO, Caller, PBX, PHONE, Site, header, reply, status};
 
 fn tables() -> Tables {
     Tables { transactions_max: 4, transactions_per_user_max: 100, replays_max: 100, ..Tables::default() }
@@ -38,6 +38,34 @@ fn one_user_cannot_take_all_transactions() {
     assert!((0..3).all(|nth| call(&mut site, "alice", nth) == 100));
     assert_eq!(call(&mut site, "alice", 3), 503);
     assert_eq!(call(&mut site, "bob", 4), 403);
+}
+
+#[test]
+fn one_user_waits_for_so_many_answers_of_services() {
+    let limits = Tables { transactions_max: 64, exchanges_per_user_max: 3, ..tables() };
+    let mut site = Site::with(1, limits);
+    // Each is passed on, and nobody answers.
+    let mut invite = |site: &mut Site, nth: u32| {
+        let mut caller = Caller { call_id: format!("call-{nth}"), ..Caller::new("alice", PHONE).calls("pbx") };
+        caller.from = format!("198.51.100.7:{}", 41_000 + nth);
+        let signed = caller.signed(site, "INVITE", "sip:pbx@example.net", "", AUDIO);
+        let from = caller.from.clone();
+        let sent = site.send(&from, signed);
+        let passed_on = sent.iter().find(|(to, _)| to.to_string() == PBX).map(|(_, invite)| invite.clone());
+        (passed_on, sent.last().map(|(_, answer)| answer.clone()).unwrap())
+    };
+    let first = invite(&mut site, 0).0.unwrap();
+    assert!((1..3).all(|nth| invite(&mut site, nth).0.is_some()));
+    let (passed_on, refused) = invite(&mut site, 3);
+    assert_eq!((passed_on, status(&refused), header(&refused, "Retry-After")), (None, 503, Some("5")));
+    assert_eq!(site.metrics[0].count(Count::TableFull), 1);
+    let transactions = site.shards[0].gauges()[0].used;
+    assert_eq!(transactions, 3, "what is refused is not remembered");
+    // An answer makes room for another, and so does the end of all patience.
+    site.send(PBX, reply(&first, 486, ""));
+    assert!(invite(&mut site, 4).0.is_some() && invite(&mut site, 5).0.is_none());
+    site.pass(std::time::Duration::from_secs(60));
+    assert!((6..9).all(|nth| invite(&mut site, nth).0.is_some()));
 }
 
 #[test]

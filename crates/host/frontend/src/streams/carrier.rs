@@ -36,15 +36,15 @@ impl From<io::Error> for Failed {
 pub(super) enum Carrier {
     /// What waits to be sent.
     Plain(Vec<u8>),
-    /// TLS, and how many bytes of its handshake have come.
-    Tls(Box<Connection>, usize),
+    /// TLS, how many bytes of its handshake have come, and how many of anything since the last text.
+    Tls(Box<Connection>, usize, usize),
 }
 
 impl Carrier {
     /// TLS that queues no more than `unsent_bytes_max` bytes.
     pub(super) fn tls(mut connection: Connection, unsent_bytes_max: usize) -> Self {
         connection.set_buffer_limit(Some(unsent_bytes_max));
-        Self::Tls(Box::new(connection), 0)
+        Self::Tls(Box::new(connection), 0, 0)
     }
 
     /// Reads what has come, at most [`READ_BYTES_MAX`] bytes of the socket, into `chunk`, which holds as many; hands the text
@@ -67,13 +67,14 @@ impl Carrier {
                 }
                 Err(error) => again_later(error).map(drop),
             },
-            Self::Tls(tls, handshake) => {
+            Self::Tls(tls, handshake, silent) => {
                 let is_handshaking = tls.is_handshaking();
                 let len = match tls.read_tls(&mut &*socket) {
                     Ok(0) => return Err(Failed::Closed),
                     Ok(len) => len,
                     Err(error) => return again_later(error).map(drop),
                 };
+                *silent += len;
                 *handshake += if is_handshaking { len } else { 0 };
                 if *handshake > HANDSHAKE_BYTES_MAX {
                     return Err(Failed::Tls(rustls::Error::General("the handshake is too long".into())));
@@ -83,6 +84,7 @@ impl Carrier {
                     match tls.reader().read(chunk) {
                         Ok(0) | Err(_) => break,
                         Ok(len) => {
+                            *silent = 0;
                             let shown = tls.peer_certificates().unwrap_or_default();
                             heard(shown, chunk.get(..len).unwrap_or_default());
                         }
@@ -106,7 +108,7 @@ impl Carrier {
                 }
                 if self.unsent() > unsent_bytes_max { Err(Failed::Unread) } else { Ok(()) }
             }
-            Self::Tls(tls, _) => {
+            Self::Tls(tls, ..) => {
                 let taken = tls.writer().write(bytes)?;
                 let Some(rest) = bytes.get(taken..).filter(|rest| !rest.is_empty()) else { return Ok(()) };
                 write_tls(tls, socket)?;
@@ -137,7 +139,7 @@ impl Carrier {
                 }
                 Ok(sent > 0)
             }
-            Self::Tls(tls, _) => write_tls(tls, socket),
+            Self::Tls(tls, ..) => write_tls(tls, socket),
         }
     }
 
@@ -145,7 +147,7 @@ impl Carrier {
     pub(super) fn has_unsent(&self) -> bool {
         match self {
             Self::Plain(waiting) => !waiting.is_empty(),
-            Self::Tls(tls, _) => tls.wants_write(),
+            Self::Tls(tls, ..) => tls.wants_write(),
         }
     }
 
@@ -156,21 +158,29 @@ impl Carrier {
         }
     }
 
+    /// Bytes that have come and made no text yet, at most.
+    pub(super) const fn unfinished(&self) -> usize {
+        match self {
+            Self::Plain(_) => 0,
+            Self::Tls(_, _, silent) => *silent,
+        }
+    }
+
     pub(super) fn is_handshaking(&self) -> bool {
-        matches!(self, Self::Tls(tls, _) if tls.is_handshaking())
+        matches!(self, Self::Tls(tls, ..) if tls.is_handshaking())
     }
 
     /// The certificates that the peer has shown, with proof that it holds the key of the first.
     pub(super) fn shown(&self) -> &[CertificateDer<'_>] {
         match self {
-            Self::Tls(tls, _) if !tls.is_handshaking() => tls.peer_certificates().unwrap_or_default(),
+            Self::Tls(tls, ..) if !tls.is_handshaking() => tls.peer_certificates().unwrap_or_default(),
             Self::Plain(_) | Self::Tls(..) => &[],
         }
     }
 
     /// Says that nothing more will be sent.
     pub(super) fn say_goodbye(&mut self) {
-        if let Self::Tls(tls, _) = self {
+        if let Self::Tls(tls, ..) = self {
             tls.send_close_notify();
         }
     }

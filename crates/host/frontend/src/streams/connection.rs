@@ -122,6 +122,12 @@ impl Connection {
         self.has_spoken
     }
 
+    /// Bytes that it holds of what has not come to its end.
+    pub(super) fn unfinished(&self) -> usize {
+        let of_message = if self.framer.is_within() { self.framer.held() } else { 0 };
+        of_message + self.carrier.unfinished()
+    }
+
     /// Whether we dialled and the peer has not shown yet that it is there, and who it is.
     pub(super) fn is_begun(&self) -> bool {
         self.is_ours && (self.stage == Stage::Dialling || self.carrier.is_handshaking())

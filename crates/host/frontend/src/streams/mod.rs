@@ -8,6 +8,7 @@ mod carrier;
 mod connection;
 mod counted;
 mod places;
+mod unfinished;
 
 use std::{
     collections::HashMap,
@@ -35,6 +36,7 @@ use self::{
     connection::{Begun, Connection, Stage},
     counted::{Ended, Refused},
     places::Places,
+    unfinished::Unfinished,
 };
 use crate::{config::LISTEN_MAX, tls::Tls};
 pub(crate) use connection::Heard;
@@ -110,6 +112,7 @@ pub(crate) struct Streams {
     /// Those that we dialled, by listener and peer.
     dialled: HashMap<(u8, SocketAddr), u32>,
     places: Places,
+    unfinished: Unfinished,
     deadlines: Wheel,
     /// Slots of those that have something to send.
     due: Vec<u32>,
@@ -149,6 +152,7 @@ impl Streams {
             by_id: HashMap::new(),
             dialled: HashMap::new(),
             places: Places::new(limits),
+            unfinished: Unfinished::new(limits.unfinished_bytes_max),
             deadlines: Wheel::new("connection_deadlines", max, TICK_NANOS),
             due: Vec::new(),
             ended: Vec::new(),
@@ -310,9 +314,10 @@ impl Streams {
         self.ended.drain(..)
     }
 
-    /// How many connections there are, and may be.
-    pub(crate) fn gauges(&self) -> [Gauge; 2] {
-        self.places.gauges()
+    /// How many connections there are, and may be, and what strangers' hold of what they have not ended.
+    pub(crate) fn gauges(&self) -> [Gauge; 3] {
+        let [all, unproved] = self.places.gauges();
+        [all, unproved, self.unfinished.gauge()]
     }
 
     fn accept(&mut self, now: Instant, number: u8) {
@@ -466,8 +471,12 @@ impl Streams {
             let mut event = EpollEvent::new(wanted, u64::from(FIRST_SLOT + slot));
             let _ = self.poller.modify(&connection.socket, &mut event);
         }
-        let due = connection.deadline(&self.limits).0;
+        let (due, unfinished) = (connection.deadline(&self.limits).0, connection.unfinished());
         self.deadlines.schedule(slot, now, due);
+        self.unfinished.note(now, slot, if self.places.is_proved(slot) { 0 } else { unfinished });
+        while let Some(oldest) = self.unfinished.crowded() {
+            self.end(oldest, Ended::Crowded);
+        }
     }
 
     fn fail(&mut self, slot: u32, failed: &Failed) {
@@ -490,6 +499,7 @@ impl Streams {
         let Some(connection) = self.connections.remove(slot) else { return };
         self.deadlines.cancel(slot);
         self.places.leave(slot);
+        self.unfinished.note(Instant::ZERO, slot, 0);
         self.by_id.remove(&connection.id);
         if connection.is_ours {
             self.dialled.remove(&(connection.flow.listener, connection.flow.peer));

@@ -35,6 +35,9 @@ pub struct Connections {
     pub message_s: u32,
     /// A connection over which nothing comes for so many seconds is closed.
     pub idle_s: u32,
+    /// Bytes of messages and TLS handshakes that have not come to their end, over all connections over which nobody has signed
+    /// in together. With more, the one that was begun first gives way.
+    pub unfinished_bytes_max: usize,
     /// Bytes that wait for a peer to read them; with more it is cut off.
     pub unsent_bytes_max: usize,
 }
@@ -49,6 +52,7 @@ impl Default for Connections {
             first_message_s: 10,
             message_s: 5,
             idle_s: 600,
+            unfinished_bytes_max: 2 << 20,
             unsent_bytes_max: 65_536,
         }
     }
@@ -156,6 +160,11 @@ impl Places {
         self.change(source, |held| {
             held.unproved.remove(&arrival);
         });
+    }
+
+    /// Whether somebody has proved itself over the connection in `slot`.
+    pub(super) fn is_proved(&self, slot: u32) -> bool {
+        self.places.get(&slot).is_some_and(|place| place.is_proved)
     }
 
     /// The connection in `slot` is gone.

@@ -208,6 +208,34 @@ fn a_peer_that_does_not_read_is_cut_and_holds_no_more_than_it_may() {
 }
 
 #[test]
+fn strangers_who_stop_before_the_end_hold_so_much_together_and_keep_out_nobody_who_goes_on() {
+    let limits = Connections { unfinished_bytes_max: 100_000, ..Connections::default() };
+    let mut thread = Thread::new(limits);
+    let begun = format!("OPTIONS sip:a@b SIP/2.0\r\nX-Long: {}", "x".repeat(10_000));
+    let mut held = Vec::new();
+    for number in 0..40 {
+        let mut peer = thread.connect();
+        peer.write_all(begun.as_bytes()).unwrap();
+        held.push(peer);
+        thread.until("it is taken", |thread| thread.counted("opened tcp peer") > number);
+        assert!(thread.streams.gauges()[2].used <= 100_000);
+    }
+    thread.until("the first have given way", |thread| thread.counted("ended crowded") >= 30);
+    assert!(is_cut(&mut held[0]));
+    // In two pieces, with what strangers hold between them.
+    let whole = options(1);
+    let (first, rest) = whole.split_at(20);
+    let mut honest = thread.connect();
+    honest.write_all(first.as_bytes()).unwrap();
+    thread.turn();
+    honest.write_all(rest.as_bytes()).unwrap();
+    thread.hears(1);
+    drop(held);
+    thread.until("they are gone", |thread| thread.open() == 1);
+    assert_eq!(thread.streams.gauges()[2].used, 0);
+}
+
+#[test]
 fn a_peer_that_reads_nothing_for_half_a_minute_is_cut() {
     let mut thread = Thread::new(Connections { unsent_bytes_max: 20_000_000, ..Connections::default() });
     let mut peer = thread.connect();
@@ -263,7 +291,7 @@ fn a_flood_of_idle_connections_takes_no_place_from_who_has_signed_in_nor_from_wh
         idle.extend((0..10).map(|_| thread.connect()));
         thread.until("they are taken", |thread| thread.counted("opened tcp peer") > idle.len() as u64);
     }
-    assert_eq!(thread.streams.gauges().map(|gauge| gauge.used), [21, 20]);
+    assert_eq!(thread.streams.gauges().map(|gauge| gauge.used), [21, 20, 0]);
     assert_eq!(thread.counted("ended crowded"), 180);
     assert!(is_cut(&mut idle[0]));
     let mut late = thread.connect();

@@ -81,6 +81,7 @@ fn site(kind: u8) -> Site {
     let tables = Tables {
         transactions_max: if kind & 4 == 0 { 16 } else { 3 },
         transactions_per_user_max: 64,
+        exchanges_per_user_max: 8,
         replays_max: 64,
         replays_per_user_max: 64,
         bindings_max: 2,

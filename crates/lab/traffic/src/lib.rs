@@ -9,4 +9,5 @@ pub mod passing;
 pub mod sample;
 pub mod seen;
 mod sockets;
+pub mod stream;
 pub mod worker;

@@ -1,9 +1,9 @@
-//! UDP sockets of workers.
+//! UDP sockets of workers, and waiting for these and others.
 
 use std::{
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
-    os::fd::AsFd,
+    os::fd::{AsFd, BorrowedFd},
     time::Duration,
 };
 
@@ -26,7 +26,16 @@ pub(crate) fn connected(to: SocketAddr, port: u16) -> io::Result<UdpSocket> {
 
 /// Waits for a datagram at any of these sockets; which of them have one.
 pub(crate) fn wait_any(sockets: &[UdpSocket], timeout: Duration) -> io::Result<Vec<bool>> {
-    let mut ends: Vec<_> = sockets.iter().map(|socket| PollFd::new(socket.as_fd(), PollFlags::POLLIN)).collect();
+    wait_ready(sockets.iter().map(|socket| (socket.as_fd(), false)), timeout)
+}
+
+/// Waits until something has come at any of these, or one that has more to send than was taken can take it; which of them.
+pub(crate) fn wait_ready<'s>(
+    all: impl Iterator<Item = (BorrowedFd<'s>, bool)>,
+    timeout: Duration,
+) -> io::Result<Vec<bool>> {
+    let flags = |sends| if sends { PollFlags::POLLIN | PollFlags::POLLOUT } else { PollFlags::POLLIN };
+    let mut ends: Vec<_> = all.map(|(socket, sends)| PollFd::new(socket, flags(sends))).collect();
     match poll(&mut ends, PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX)) {
         Ok(_) | Err(Errno::EINTR) => Ok(ends.iter().map(|end| end.any().unwrap_or(false)).collect()),
         Err(error) => Err(error.into()),

@@ -46,6 +46,7 @@ fn play(context: &Context, spec_json: &str) -> Result<(), LabError> {
         "emulate" => emulator::emulate(&parse(role, spec_json)?, context),
         "flood" => attack::flood(&parse(role, spec_json)?, context),
         "sip_flood" => attack::sip_flood(&parse(role, spec_json)?, context),
+        "connections" => attack::connections(&parse(role, spec_json)?, context),
         "capability_flood" => attack::capability_flood(&parse(role, spec_json)?, context),
         "colluder" => attack::colluder(&parse(role, spec_json)?, context),
         "onlooker" => attack::onlooker(&parse(role, spec_json)?, context),

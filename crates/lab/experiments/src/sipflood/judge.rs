@@ -6,21 +6,34 @@ use serde_json::Value;
 
 use super::{
     FloodOptions,
-    cases::{Attackers, Case},
-    site::{SHARDS, UNPROVED_PER_S},
+    cases::{Attackers, Case, Crowd},
+    site::{INSIDER, PER_SOURCE_MAX, PER_SOURCE_PER_S, SHARDS, UNPROVED_PER_S},
 };
-use crate::report::rows::Report;
+use crate::report::{
+    Judge,
+    rows::{Case as About, Report},
+};
 use sluicegate_site::cpu::Taken;
 use sluicegate_traffic::{
+    attack::Manner,
     client::setup::{EndedCall, Setup},
     sample::Percentiles,
+    stream::Over,
 };
 
-/// What carries the messages, in reports.
-const SCHEME: &str = "udp";
 /// A flood that is slower tries nothing, messages a second; of one account, whose nonces bound it, fewer.
 const FLOOD_PER_S_MIN: f64 = 10_000.0;
 const ACCOUNT_PER_S_MIN: f64 = 1_000.0;
+/// The same over connections, where the front end reads as fast as it can work and no faster.
+const STREAMED_PER_S_MIN: f64 = 2_000.0;
+const ACCOUNT_STREAMED_PER_S_MIN: f64 = 200.0;
+/// Buckets that one address draws on for connections, and for how many seconds each is full.
+const BUCKETS: f64 = 2.0;
+const BUCKET_S: f64 = 10.0;
+/// Connections of honest telephones that have not signed in yet.
+const BEGINNING_MAX: f64 = 64.0;
+/// How long a flood lasts before anything is counted, in seconds.
+const SETTLE_S: f64 = 1.5;
 /// Calls that were begun of those that were to be.
 const BEGUN_MIN: f64 = 0.95;
 /// INVITE, ACK and BYE, and one of them again.
@@ -87,8 +100,15 @@ pub(super) struct Flood {
     sent_per_s: f64,
     answers: BTreeMap<String, u64>,
     accepted: u64,
-    /// Messages that it sent the exchange, those of honest calls included.
+    /// Connections that it took, and that it refused at once.
+    pub(super) opened_per_s: f64,
+    pub(super) refused_per_s: f64,
+    /// Most connections at one time over which nobody had signed in.
+    pub(super) held_max: u64,
+    /// Messages of others than attacking accounts that the exchanges had, those of honest calls included.
     pub(super) relayed: u64,
+    /// Those of the account that attacks.
+    pub(super) of_account: u64,
     /// What happened there, by its own names.
     pub(super) events: BTreeMap<String, u64>,
     /// Packets and bytes that it sent those whose addresses were forged, in each half second.
@@ -143,9 +163,9 @@ pub(super) struct Played {
 }
 
 /// Adds the figures of one flood.
-pub(super) fn judge(report: &mut Report, case: &Case, options: &FloodOptions, played: &mut Played) {
+pub(super) fn judge(report: &mut Report, (case, over): (&Case, Over), options: &FloodOptions, played: &mut Played) {
     let Played { honest, flood, memory, taken, .. } = played;
-    let about = (case.name, SCHEME);
+    let about = (case.name, over.name());
     let mut judge = report.of(about);
     judge.note_taken(taken);
     judge.note("seconds", played.seconds);
@@ -154,7 +174,11 @@ pub(super) fn judge(report: &mut Report, case: &Case, options: &FloodOptions, pl
     for (status, count) in &flood.answers {
         judge.note(&format!("flood_answered_{status}"), *count as f64);
     }
-    let beyond = flood.relayed.saturating_sub(honest.begun * MESSAGES_PER_CALL) as f64 / played.seconds;
+    let beyond = match case.account(over) {
+        Some(_) => flood.of_account,
+        None => flood.relayed.saturating_sub(honest.begun * MESSAGES_PER_CALL),
+    };
+    let beyond = beyond as f64 / played.seconds;
     match case.reaches {
         Some(most) => judge.at_most("reached_exchange_per_s", beyond, most),
         None => judge.note("reached_exchange_per_s", beyond),
@@ -162,13 +186,7 @@ pub(super) fn judge(report: &mut Report, case: &Case, options: &FloodOptions, pl
     for (name, count) in flood.events.iter().filter(|(_, count)| **count > 0) {
         judge.note(&format!("frontend_{name}"), *count as f64);
     }
-    // Who sent too little has shown nothing, whoever is to blame for it.
-    let least = match case.by {
-        Attackers::Nobody => 0.0,
-        Attackers::Account(..) => ACCOUNT_PER_S_MIN.min(options.per_s as f64 / 2.0),
-        _ => FLOOD_PER_S_MIN.min(options.per_s as f64 / 2.0),
-    };
-    judge.timed(true).at_least("flood_received_per_s", flood.received_per_s, least);
+    judge_arrivals(&mut judge, (case, over), options, flood, played.seconds, honest.begun);
     if !case.may_succeed {
         judge.at_most("flood_accepted", flood.accepted as f64, 0.0);
     }
@@ -211,12 +229,54 @@ fn tables<'t>(
 
 /// Adds what the front end still holds when all has ended, against what it held before.
 pub(super) fn judge_rest(report: &mut Report, before: &BTreeMap<String, u64>, after: &BTreeMap<String, u64>) {
-    let mut judge = report.of(("rest", SCHEME));
+    let mut judge = report.of(("rest", "all"));
     for (name, used, before) in tables(before, after) {
         judge.at_most(&format!("used_{name}"), used as f64, before as f64);
     }
     let memory = |of: &BTreeMap<String, u64>| of.get(MEMORY).map_or(f64::NAN, |kb| *kb as f64);
     judge.at_most("memory_left_kb", memory(after) - memory(before), MEMORY_LEFT_KB);
+}
+
+/// Adds what came of a flood. Who sent too little has shown nothing, whoever is to blame for it.
+fn judge_arrivals(
+    judge: &mut Judge<'_, About>,
+    (case, over): (&Case, Over),
+    options: &FloodOptions,
+    flood: &Flood,
+    seconds: f64,
+    calls: u64,
+) {
+    let half = options.per_s as f64 / 2.0;
+    let (received, offered) = (flood.received_per_s, flood.opened_per_s + flood.refused_per_s);
+    let least = match (case.by, over.is_stream()) {
+        (Attackers::Nobody, _) => 0.0,
+        (Attackers::Account(..), false) => ACCOUNT_PER_S_MIN.min(half),
+        (Attackers::Account(..), true) => ACCOUNT_STREAMED_PER_S_MIN.min(half),
+        (_, false) => FLOOD_PER_S_MIN.min(half),
+        (_, true) => STREAMED_PER_S_MIN.min(half),
+    };
+    let Attackers::Crowd(Crowd { manner, sources, least_per_s, .. }) = case.by else {
+        judge.timed(true).at_least("flood_received_per_s", received, least);
+        return;
+    };
+    // Each honest call has a connection, too.
+    let of_strangers = |all: f64| (all - calls as f64 / seconds).max(0.0);
+    judge.note("connections_refused_per_s", flood.refused_per_s);
+    if manner == Manner::Deaf {
+        judge.timed(true).at_least("flood_received_per_s", received, least_per_s);
+    } else {
+        judge.timed(true).at_least("connections_offered_per_s", of_strangers(offered), least_per_s);
+    }
+    if sources == INSIDER {
+        let threads = f64::from(SHARDS);
+        let may_open = threads * BUCKETS * f64::from(PER_SOURCE_PER_S) * (BUCKET_S + SETTLE_S + seconds) / seconds;
+        judge.at_most("connections_opened_per_s", of_strangers(flood.opened_per_s), may_open);
+        let may_hold = threads * f64::from(PER_SOURCE_MAX) + BEGINNING_MAX;
+        judge.at_most("connections_held", flood.held_max as f64, may_hold);
+    } else {
+        judge.note("connections_opened_per_s", of_strangers(flood.opened_per_s));
+        judge.note("connections_held", flood.held_max as f64);
+    }
 }
 
 fn share(part: u64, whole: u64) -> f64 {
@@ -232,8 +292,8 @@ mod tests {
     };
 
     fn options() -> FloodOptions {
-        let (only, datapath) = (None, "packet".to_owned());
-        FloodOptions { only, short: false, per_s: 100_000, datapath, seed: 1, mutant: Mutant::None }
+        let (only, over, datapath) = (None, None, "packet".to_owned());
+        FloodOptions { only, over, short: false, per_s: 100_000, datapath, seed: 1, mutant: Mutant::None }
     }
 
     fn good() -> Played {
@@ -249,6 +309,9 @@ mod tests {
         let flood = Flood {
             offered_per_s: 50_000.0,
             received_per_s: 50_000.0,
+            opened_per_s: 200.0,
+            refused_per_s: 2_000.0,
+            held_max: 512,
             relayed: 3_100,
             victims: vec![(500, 500 * (HEADERS_LEN + 450)); 40],
             ..Flood::default()
@@ -258,33 +321,40 @@ mod tests {
     }
 
     fn failures(name: &str, change: impl FnOnce(&mut Played)) -> Vec<(String, Verdict)> {
+        failures_over(Over::Udp, name, change)
+    }
+
+    fn failures_over(over: Over, name: &str, change: impl FnOnce(&mut Played)) -> Vec<(String, Verdict)> {
         let case = CASES.iter().find(|case| case.name == name).unwrap();
         let (mut report, mut played) = (Report::default(), good());
         change(&mut played);
-        judge(&mut report, case, &options(), &mut played);
+        judge(&mut report, (case, over), &options(), &mut played);
         report.figures.failed().map(|figure| (figure.metric.clone(), figure.verdict.unwrap())).collect()
     }
 
     #[test]
     fn a_good_run_of_every_flood_holds() {
         for case in CASES {
-            assert_eq!(failures(case.name, |_| ()), [], "{}", case.name);
+            for over in case.over {
+                assert_eq!(failures_over(*over, case.name, |_| ()), [], "{} over {}", case.name, over.name());
+            }
         }
     }
 
     #[test]
     fn each_promise_that_is_broken_fails_by_its_own_name() {
         type Change = fn(&mut Played);
-        let cases: [(&str, Change, &str); 9] = [
+        let cases: [(&str, Change, &str); 10] = [
             ("bye", |run| run.honest.established = 998, "calls_established_share"),
             ("bye", |run| run.honest.ended = 998, "calls_ended_share"),
             ("ack", |run| run.honest.established = 989, "calls_established_share"),
             ("ack", |run| run.honest.media_heard = 19_700, "media_share"),
             ("ack", |run| run.flood.relayed = 4_001, "reached_exchange_per_s"),
-            ("in_dialog", |run| run.flood.relayed = 14_000, "reached_exchange_per_s"),
+            ("in_dialog", |run| run.flood.of_account = 14_000, "reached_exchange_per_s"),
             ("invite", |run| run.flood.accepted = 1, "flood_accepted"),
             ("spoofed", |run| run.flood.victims[20].1 += 3_000_000, "victims_bytes_per_s"),
             ("garbage", |run| run.memory.during_kb.push(60_000), "memory_growth_kb"),
+            ("unanswered", |run| run.memory.during_kb.push(55_000), "memory_growth_kb"),
         ];
         for (name, change, metric) in cases {
             assert_eq!(failures(name, change), [(metric.to_owned(), Verdict::Missed)]);
@@ -297,6 +367,36 @@ mod tests {
         let weak = |run: &mut Played| run.flood.received_per_s = 900.0;
         assert_eq!(failures("bye", weak), [("flood_received_per_s".to_owned(), Verdict::Disturbed)]);
         assert_eq!(failures("calm", weak), []);
+        let weak = |run: &mut Played| (run.flood.opened_per_s, run.flood.refused_per_s) = (55.0, 0.0);
+        for name in ["silent", "slow", "half", "no_sip", "endless", "one_source"] {
+            let failed = failures_over(Over::Tcp, name, weak);
+            assert_eq!(failed, [("connections_offered_per_s".to_owned(), Verdict::Disturbed)], "{name}");
+        }
+        for name in ["begun", "handshakes"] {
+            let failed = failures_over(Over::Tls, name, weak);
+            assert_eq!(failed, [("connections_offered_per_s".to_owned(), Verdict::Disturbed)], "{name}");
+        }
+        let deaf = failures_over(Over::Tcp, "deaf", |run| run.flood.received_per_s = 900.0);
+        assert_eq!(deaf, [("flood_received_per_s".to_owned(), Verdict::Disturbed)]);
+    }
+
+    #[test]
+    fn a_source_that_holds_or_opens_more_than_its_share_is_named() {
+        let missed = |name: &str| [(name.to_owned(), Verdict::Missed)];
+        let held = failures_over(Over::Tls, "one_source", |run| run.flood.held_max = 1_024);
+        assert_eq!(held, missed("connections_held"));
+        let opened = failures_over(Over::Tls, "one_source", |run| run.flood.opened_per_s = 3_000.0);
+        assert_eq!(opened, missed("connections_opened_per_s"));
+        assert_eq!(
+            failures_over(Over::Tls, "begun", |run| run.flood.held_max = 2_048),
+            [],
+            "many sources may have more"
+        );
+    }
+
+    #[test]
+    fn what_is_left_of_another_flood_is_not_held_against_one() {
+        assert_eq!(failures("bye", |run| run.flood.of_account = 90_000), []);
     }
 
     #[test]

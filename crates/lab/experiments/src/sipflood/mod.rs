@@ -1,6 +1,7 @@
 //! The experiment with SIP floods: telephones call a SIP server through a real front end and gate, with media, while attackers
 //! send the front end all that they can think of, one kind after the other.
 
+mod attack;
 mod cases;
 mod judge;
 mod memory;
@@ -8,9 +9,11 @@ mod play;
 mod recorded;
 mod site;
 
+use self::cases::Case;
 use clap::{Args, ValueEnum};
 
 pub use play::run;
+use sluicegate_traffic::stream::Over;
 
 /// The name of the run.
 pub const NAME: &str = "sip-flood";
@@ -25,6 +28,8 @@ pub enum Mutant {
     NoFlood,
     /// No user and no network has a share of its own: one may take everything.
     Unbounded,
+    /// No source of connections has a share of its own.
+    Unshared,
 }
 
 /// How to run it, as arguments of its command.
@@ -33,6 +38,9 @@ pub struct FloodOptions {
     /// Only the floods whose name contains this, such as `bye`.
     #[arg(long, value_name = "NAME")]
     pub only: Option<String>,
+    /// Only over this: udp, tcp or tls.
+    #[arg(long, value_name = "TRANSPORT")]
+    pub over: Option<Over>,
     /// Some of the floods, for a few seconds each.
     #[arg(long)]
     pub short: bool,
@@ -51,8 +59,8 @@ pub struct FloodOptions {
 }
 
 impl FloodOptions {
-    /// How long each flood lasts, in seconds.
-    const fn flood_s(&self) -> u32 {
-        if self.short { 4 } else { 11 }
+    /// How long a flood lasts, in seconds. One call of a thousand takes longer to find than one of a hundred.
+    const fn flood_s(&self, case: &Case) -> u32 {
+        if case.is_strict() && !self.short { 12 } else { 4 }
     }
 }

@@ -1,7 +1,7 @@
 //! One flood after the other, in one lab.
 
 use std::{
-    cell::Cell,
+    cell::{Cell, RefCell},
     collections::BTreeMap,
     thread,
     time::{Duration, Instant},
@@ -11,17 +11,15 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::{
-    FloodOptions, Mutant, NAME,
-    cases::{Attackers, CASES, Case},
+    FloodOptions, NAME,
+    cases::{Attackers, CASES, Case, MALLORY},
     judge::{Flood, Honest, MEMORY, Memory, Played, is_at_rest, judge, judge_rest},
     memory::resident_kb,
-    recorded::record,
-    site::{self, BOTNET, Exchange, FRONTEND, INSIDER, MEDIA_PORT, REALM, VICTIMS, frontend},
+    site::{self, Certificate, Exchange, FRONTEND, MEDIA_PORT, REALM, frontend},
 };
 use crate::report::rows::Report;
-use sluicegate_site::{Lab, LabError, Node, Prefix, Process, binary::Binary, cpu::StolenWatch, worker::said};
+use sluicegate_site::{Lab, LabError, Node, Process, binary::Binary, cpu::StolenWatch, worker::said};
 use sluicegate_traffic::{
-    attack::{FloodSpec, SipFloodSpec, SipKind, Target},
     client::{
         answer::AnswerSpec,
         call::SinkSpec,
@@ -29,14 +27,15 @@ use sluicegate_traffic::{
         setup::{EndedCall, Setup, SetupSpec, opened},
     },
     count::{Class, CountSpec},
+    stream::Over,
 };
 
 /// Longer than any run; workers end when they are told to.
-const FOREVER_S: u32 = 3_600;
+pub(super) const FOREVER_S: u32 = 3_600;
 /// Users who call, each call another.
 const PHONES: usize = 100;
 const CALLS_PER_S: u32 = 50;
-const TALK_MS: u32 = 2_000;
+const TALK_MS: u32 = 1_000;
 /// An honest telephone waits so long for each answer.
 const GIVE_UP_MS: u32 = 8_000;
 const MEDIA_MS: u32 = 100;
@@ -49,26 +48,26 @@ const DRAIN_MAX: Duration = Duration::from_secs(15);
 /// How long what the floods left may take to end: calls that nobody ended and whose media do not flow.
 const REST_MAX: Duration = Duration::from_secs(260);
 const REST_LOOK: Duration = Duration::from_secs(5);
-/// Sockets of a flood.
-const SOCKETS: u16 = 200;
 /// Branches of the front end that attackers have seen.
 const BRANCHES: u32 = 64;
-/// The attacker with an account.
-const MALLORY: &str = "mallory";
-/// Different requests of those who make themselves out to be others.
-const SPOOFED: usize = 256;
+/// Exchanges tell whose messages came so often, and a little later.
+const TOLD: Duration = Duration::from_millis(400);
 
-struct Scene<'a> {
-    options: &'a FloodOptions,
+pub(super) struct Scene<'a> {
+    pub(super) options: &'a FloodOptions,
     frontend: Node,
     _gate: Node,
     exchanges: Vec<Process>,
-    branches: Vec<String>,
-    users: Vec<(String, String)>,
-    mallory: String,
+    /// Messages that each exchange has had, by caller.
+    callers: RefCell<[BTreeMap<String, u64>; 2]>,
+    pub(super) branches: Vec<String>,
+    pub(super) users: Vec<(String, String)>,
+    /// Of all accounts that attack.
+    pub(super) password: String,
+    pub(super) certificate: Certificate,
     seeds: Cell<u64>,
-    binary: Binary,
-    lab: Lab,
+    pub(super) binary: Binary,
+    pub(super) lab: Lab,
 }
 
 /// Plays the floods that are asked for and returns what was measured; `tell` hears each step. All daemons and workers are
@@ -78,20 +77,26 @@ struct Scene<'a> {
 /// If no flood is called so, the lab cannot be built, or a process of it fails: the run then shows nothing.
 pub fn run(binary: &Binary, options: &FloodOptions, tell: &mut dyn FnMut(&str)) -> Result<Report, LabError> {
     let only = options.only.as_deref().unwrap_or_default();
-    let is_chosen = |case: &Case| (case.is_brief || !options.short) && case.name.contains(only);
-    let chosen: Vec<Case> = CASES.into_iter().filter(is_chosen).collect();
+    let is_chosen = |case: &Case, over: Over| {
+        let played = if options.short { case.brief } else { case.over };
+        played.contains(&over) && case.name.contains(only) && options.over.is_none_or(|only| only == over)
+    };
+    let plays = CASES.into_iter().flat_map(|case| Over::ALL.map(|over| (case, over)));
+    let mut chosen: Vec<(Case, Over)> = plays.filter(|(case, over)| is_chosen(case, *over)).collect();
+    // What takes longest to end is begun first; the rest goes by transport.
+    chosen.sort_by_key(|(case, over)| (!case.lasts(), *over));
     if chosen.is_empty() {
         let names = CASES.map(|case| case.name).join(", ");
-        return Err(LabError::Plan(format!("no flood is called so; there are {names}")));
+        return Err(LabError::Plan(format!("no flood that is played so is called so; there are {names}")));
     }
     tell("building the lab: 8 network namespaces, a front end, a gate, three exchanges");
-    let scene = Scene::build(binary.clone(), options)?;
+    let scene = Scene::build(binary.clone(), options, &chosen)?;
     let mut report = Report::new(NAME);
     let before = scene.rest()?;
-    for case in &chosen {
-        tell(&format!("{}: {}", case.name, case.about));
-        let mut played = scene.play(case)?;
-        judge(&mut report, case, options, &mut played);
+    for (case, over) in &chosen {
+        tell(&format!("{} over {}: {}", case.name, over.name(), case.about));
+        let mut played = scene.play(case, *over)?;
+        judge(&mut report, (case, *over), options, &mut played);
     }
     if !options.short {
         tell("at rest: what the floods left has to end");
@@ -101,17 +106,21 @@ pub fn run(binary: &Binary, options: &FloodOptions, tell: &mut dyn FnMut(&str)) 
 }
 
 impl<'a> Scene<'a> {
-    fn build(binary: Binary, options: &'a FloodOptions) -> Result<Self, LabError> {
+    fn build(binary: Binary, options: &'a FloodOptions, plays: &[(Case, Over)]) -> Result<Self, LabError> {
         let lab = site::plan()?.build()?;
         let mut random = fastrand::Rng::with_seed(options.seed);
         let mut password = || format!("{:016x}{:016x}", random.u64(..), random.u64(..));
         let users: Vec<_> = (0..PHONES).map(|number| (format!("phone{number:02}"), password())).collect();
-        let mallory = password();
-        let node = Node::start(&binary, &lab, "frontend", "frontend", &site::frontend_file(options))?;
+        let password = password();
+        let certificate = Certificate::make(&binary.directory)?;
+        let node = Node::start(&binary, &lab, "frontend", "frontend", &site::frontend_file(options, &certificate))?;
         node.answers()?;
         // Telephones need no key for agents, and making one takes a quarter of a second.
         node.add_users("phones", users.iter().cloned(), &["--no-agent"])?;
-        node.add_users("insiders", [(MALLORY.to_owned(), mallory.clone())], &["--no-agent"])?;
+        // Each flood that needs an account has one of its own: what is left of another must not count.
+        let accounts = plays.iter().filter_map(|(case, over)| case.account(*over));
+        let accounts = accounts.chain([MALLORY.to_owned()]).map(|name| (name, password.clone()));
+        node.add_users("insiders", accounts, &["--no-agent"])?;
         let gate = site::gate_file(options);
         node.admit(&lab, "gate", &gate)?;
         let gate = Node::start(&binary, &lab, "gate", "gate", &gate)?;
@@ -122,10 +131,12 @@ impl<'a> Scene<'a> {
             frontend: node,
             _gate: gate,
             exchanges,
+            callers: RefCell::default(),
             seeds: Cell::new(0),
             branches: Vec::new(),
             users,
-            mallory,
+            password,
+            certificate,
             binary,
             lab,
         };
@@ -134,17 +145,17 @@ impl<'a> Scene<'a> {
         Ok(scene)
     }
 
-    fn worker<S: Serialize>(&self, host: &str, role: &str, spec: &S) -> Result<Process, LabError> {
+    pub(super) fn worker<S: Serialize>(&self, host: &str, role: &str, spec: &S) -> Result<Process, LabError> {
         self.binary.worker(&self.lab, host, role, spec)
     }
 
     fn call_once(&self) -> Result<(), LabError> {
-        let spec = SetupSpec { calls: 1, talk_ms: Some(0), seconds: 10, media_ms: 0, ..self.calls() };
+        let spec = SetupSpec { calls: 1, talk_ms: Some(0), seconds: 10, media_ms: 0, ..self.calls(Over::Udp, 1) };
         opened(&self.worker("phones", "setup", &spec)?).map(drop)
     }
 
     /// Another one for each worker: two that begin alike would send the same requests.
-    fn seed(&self) -> u64 {
+    pub(super) fn seed(&self) -> u64 {
         self.seeds.set(self.seeds.get() + 1);
         self.options.seed << 32 | self.seeds.get()
     }
@@ -161,10 +172,10 @@ impl<'a> Scene<'a> {
     }
 
     /// What honest telephones do while a flood lasts.
-    fn calls(&self) -> SetupSpec {
-        let seconds = self.options.flood_s();
+    fn calls(&self, over: Over, seconds: u32) -> SetupSpec {
         SetupSpec {
-            to: vec![frontend()],
+            to: vec![frontend(over)],
+            way: self.certificate.way(over),
             sockets: 32,
             realm: REALM.to_owned(),
             service: Exchange::Office.name().to_owned(),
@@ -181,36 +192,51 @@ impl<'a> Scene<'a> {
         }
     }
 
-    fn play(&self, case: &Case) -> Result<Played, LabError> {
+    fn play(&self, case: &Case, over: Over) -> Result<Played, LabError> {
+        let heard = self.heard();
         let memory_before = self.resident()?;
-        let counters = ["victims", "exchange"].map(|host| self.worker(host, "count", &counted()));
-        let [victims, exchange] = counters;
-        let (victims, exchange) = (victims?, exchange?);
+        let victims = self.worker("victims", "count", &counted())?;
         let events = self.events(&BTreeMap::new())?;
-        let (watch, attackers) = (StolenWatch::start(), self.attack(case)?);
+        let (watch, attackers) = (StolenWatch::start(), self.attack(case, over)?);
         thread::sleep(SETTLE);
         let before = self.arrived()?;
-        let mut phones = Phones { process: self.worker("phones", "setup", &self.calls())?, honest: Honest::default() };
+        let calls = self.calls(over, self.options.flood_s(case));
+        let planned = calls.calls;
+        let mut phones = Phones { process: self.worker("phones", "setup", &calls)?, honest: Honest::default() };
         let (began, mut memory) = (Instant::now(), Memory { before_kb: memory_before, ..Memory::default() });
-        let time = Duration::from_secs(self.options.flood_s().into());
+        let time = Duration::from_secs(self.options.flood_s(case).into());
+        let (mut flood, is_crowd) = (Flood::default(), matches!(case.by, Attackers::Crowd(_)));
         // The flood goes on until the last call is over.
         while !phones.are_done() && began.elapsed() < time + DRAIN_MAX {
             memory.during_kb.push(self.resident()?);
+            if is_crowd {
+                let held = self.rest()?.get("unproved_connections").copied().unwrap_or_default();
+                flood.held_max = flood.held_max.max(held);
+            }
             thread::sleep(LOOK);
         }
         let (seconds, after) = (began.elapsed().as_secs_f64(), self.arrived()?);
         let taken = watch.end().taken();
-        let mut flood = Flood::default();
-        flood.offered_per_s = after.0.saturating_sub(before.0) as f64 / seconds;
-        flood.received_per_s = after.1.saturating_sub(before.1) as f64 / seconds;
+        let per_second = |of: fn(&Arrived) -> u64| of(&after).saturating_sub(of(&before)) as f64 / seconds;
+        flood.offered_per_s = per_second(|arrived| arrived.frames);
+        flood.received_per_s = per_second(|arrived| arrived.messages);
+        flood.opened_per_s = per_second(|arrived| arrived.opened);
+        flood.refused_per_s = per_second(|arrived| arrived.refused);
         for attacker in attackers {
             flood.add(&ended(attacker)?);
         }
         flood.victims = per_s(victims);
-        flood.relayed = per_s(exchange).iter().map(|(packets, _)| packets).sum();
+        thread::sleep(TOLD);
+        for (caller, messages) in self.heard() {
+            let messages = messages - heard.get(&caller).copied().unwrap_or_default();
+            match case.account(over) {
+                Some(account) if caller == account => flood.of_account += messages,
+                _ if caller.starts_with(MALLORY) => {}
+                _ => flood.relayed += messages,
+            }
+        }
         flood.events = self.events(&events)?;
         memory.after_kb = self.resident()?;
-        let planned = CALLS_PER_S * self.options.flood_s();
         Ok(Played { honest: phones.honest, flood, memory, seconds, taken, planned })
     }
 
@@ -218,17 +244,40 @@ impl<'a> Scene<'a> {
         resident_kb(self.frontend.process.pid())
     }
 
-    /// Frames that came to the front end's host, and datagrams that the front end took.
-    fn arrived(&self) -> Result<(u64, u64), LabError> {
+    /// Messages that the exchanges have had so far, by caller.
+    fn heard(&self) -> BTreeMap<String, u64> {
+        let mut callers = self.callers.borrow_mut();
+        for (exchange, told) in self.exchanges.iter().zip(callers.iter_mut()) {
+            for line in std::iter::from_fn(|| exchange.line_now()) {
+                let messages = said::<Value>(&line, "callers").map(|value| value["messages"].clone());
+                *told =
+                    messages.and_then(|messages| serde_json::from_value(messages).ok()).unwrap_or_else(|| told.clone());
+            }
+        }
+        let mut all = BTreeMap::new();
+        for (caller, messages) in callers.iter().flatten() {
+            *all.entry(caller.clone()).or_insert(0) += messages;
+        }
+        all
+    }
+
+    fn arrived(&self) -> Result<Arrived, LabError> {
         let frames = self.lab.counters("frontend", "eth0")?.rx_packets;
         let status = self.frontend.status().unwrap_or_default();
-        Ok((frames, status["frontend"]["events"]["datagrams"].as_u64().unwrap_or_default()))
+        let messages = status["frontend"]["events"]["datagrams"].as_u64().unwrap_or_default();
+        let connections = status["frontend"]["connections"].as_object().cloned().unwrap_or_default();
+        let sum = |what: &str| {
+            let of = connections.iter().filter(|(name, _)| name.starts_with(what));
+            of.filter_map(|(_, count)| count.as_u64()).sum()
+        };
+        Ok(Arrived { frames, messages, opened: sum("opened"), refused: sum("refused") })
     }
 
     /// What happened at the front end since `before`, by its own names.
     fn events(&self, before: &BTreeMap<String, u64>) -> Result<BTreeMap<String, u64>, LabError> {
         let status = self.frontend.answers()?;
-        let all = ["events", "requests"].map(|part| status["frontend"][part].as_object().cloned().unwrap_or_default());
+        let all = ["events", "requests", "connections"]
+            .map(|part| status["frontend"][part].as_object().cloned().unwrap_or_default());
         let since = |(name, count): (String, Value)| {
             let count =
                 count.as_u64()?.saturating_sub(before.get(&name.replace(" ", "_")).copied().unwrap_or_default());
@@ -257,77 +306,15 @@ impl<'a> Scene<'a> {
             thread::sleep(REST_LOOK);
         }
     }
+}
 
-    fn attack(&self, case: &Case) -> Result<Vec<Process>, LabError> {
-        if self.options.mutant == Mutant::NoFlood {
-            return Ok(Vec::new());
-        }
-        let flood = |host: &str, spec: SipFloodSpec| Ok(vec![self.worker(host, "sip_flood", &spec)?]);
-        match case.by {
-            Attackers::Nobody => Ok(Vec::new()),
-            Attackers::Strangers(kinds) => flood("botnet", self.flood(kinds, BOTNET)),
-            Attackers::Account(kind, exchange) => {
-                let service = exchange.name().to_owned();
-                let account = Some((MALLORY.to_owned(), self.mallory.clone()));
-                flood("insider", SipFloodSpec { service, account, ..self.flood(&[kind], INSIDER) })
-            }
-            Attackers::Caller(kinds, calls) => {
-                let seen = record((&self.binary, &self.lab), (MALLORY, &self.mallory), calls, self.seed())?;
-                let sockets = u16::try_from(seen.from.len()).unwrap_or(SOCKETS);
-                let spec =
-                    SipFloodSpec { sockets, from: seen.from, recorded: seen.messages, ..self.flood(kinds, INSIDER) };
-                flood("insider", spec)
-            }
-            Attackers::Spoofers => Ok(vec![self.worker("botnet", "flood", &self.spoofed()?)?]),
-        }
-    }
-
-    fn flood(&self, kinds: &[SipKind], sources: Prefix) -> SipFloodSpec {
-        SipFloodSpec {
-            to: vec![frontend()],
-            sources,
-            sockets: SOCKETS,
-            per_s: self.options.per_s,
-            seconds: FOREVER_S,
-            requests_max: u64::MAX,
-            realm: REALM.to_owned(),
-            service: Exchange::Office.name().to_owned(),
-            users: self.users.iter().map(|(name, _)| name.clone()).collect(),
-            mix: kinds.iter().map(|kind| (*kind, 1)).collect(),
-            branches: self.branches.clone(),
-            seed: self.seed(),
-            ..SipFloodSpec::default()
-        }
-    }
-
-    /// Short requests whose answers are long, with the addresses of one network.
-    fn spoofed(&self) -> Result<FloodSpec, LabError> {
-        let request = |number: usize| {
-            let method = ["INVITE", "OPTIONS", "REGISTER", "BYE"][number % 4];
-            let to_tag = if method == "BYE" { ";tag=b" } else { "" };
-            format!(
-                "{method} sip:{REALM} SIP/2.0\r\nv:SIP/2.0/UDP h;branch=z9hG4bK{number};rport\r\nf:<sip:a@{REALM}>;tag=a\r\n\
-                 t:<sip:a@{REALM}>{to_tag}\r\ni:{number}\r\nCSeq:1 {method}\r\nMax-Forwards:9\r\nl:0\r\n\r\n"
-            )
-        };
-        Ok(FloodSpec {
-            interface: "eth0".to_owned(),
-            destination_mac: self.lab.mac("core", "botnet")?,
-            source_mac: self.lab.mac("botnet", "eth0")?,
-            targets: vec![Target { address: FRONTEND.into(), first: frontend().port(), last: frontend().port() }],
-            mix: Vec::new(),
-            datagrams: (0..SPOOFED).map(|number| (None, request(number))).collect(),
-            sources: vec![VICTIMS],
-            clients: Vec::new(),
-            clients_percent: 0,
-            mark: 0,
-            frame_bytes: vec![200],
-            per_s: self.options.per_s,
-            seconds: FOREVER_S,
-            frames_max: u64::MAX,
-            seed: self.seed(),
-        })
-    }
+/// What has come to the front end so far: frames to its host, messages, connections that it took, and that it did not.
+#[derive(Debug, Clone, Copy)]
+struct Arrived {
+    frames: u64,
+    messages: u64,
+    opened: u64,
+    refused: u64,
 }
 
 /// The honest telephones, and what they said.

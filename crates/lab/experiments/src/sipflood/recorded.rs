@@ -7,7 +7,7 @@ use super::{
     site::{Exchange, REALM, frontend},
 };
 use sluicegate_site::{Lab, LabError, binary::Binary};
-use sluicegate_traffic::client::setup::SetupSpec;
+use sluicegate_traffic::{client::setup::SetupSpec, stream::Way};
 
 /// Calls that an attacker makes beforehand. One socket may have few requests under way.
 pub(super) const CALLS: u16 = 16;
@@ -24,13 +24,14 @@ pub(super) struct Recorded {
 /// are over, the ACK of those that stay. Nobody listens any more where they were made from.
 pub(super) fn record(
     (binary, lab): (&Binary, &Lab),
-    (user, password): (&str, &str),
+    (user, password, way): (&str, &str, &Way),
     calls: Calls,
     seed: u64,
 ) -> Result<Recorded, LabError> {
     let is_over = calls == Calls::Over;
     let spec = SetupSpec {
-        to: vec![frontend()],
+        to: vec![frontend(way.over)],
+        way: way.clone(),
         sockets: CALLS,
         realm: REALM.to_owned(),
         service: Exchange::Office.name().to_owned(),

@@ -1,17 +1,24 @@
 //! The lab of the experiment, and the files of its nodes.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::{
+    io,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    path::{Path, PathBuf},
+};
 
 use super::{FloodOptions, Mutant};
 use sluicegate_site::{
-    LabError, NodeFile, Prefix,
+    During as _, LabError, NodeFile, Prefix,
     node::SIP_PORT,
+    scratch::write_private,
     topology::{Host, Plan},
 };
+use sluicegate_traffic::stream::{Over, Way};
 
 pub(super) const REALM: &str = "lab.example";
 pub(super) const FRONTEND: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 130);
 const FEED_PORT: u16 = 7_443;
+const TLS_PORT: u16 = 5_061;
 /// Addresses of which the attackers own every one, and addresses of others whom they make out to be.
 pub(super) const BOTNET: Prefix = Prefix::new_assert(IpAddr::V4(Ipv4Addr::new(198, 51, 101, 0)), 24);
 pub(super) const VICTIMS: Prefix = Prefix::new_assert(IpAddr::V4(Ipv4Addr::new(198, 51, 102, 0)), 24);
@@ -26,6 +33,9 @@ pub(super) const UNPROVED_PER_S: u32 = 500;
 pub(super) const LIFETIME_S: u32 = 30;
 /// SIP threads.
 pub(super) const SHARDS: u32 = 2;
+/// Connections of one address with each of them, and how many it may open a second.
+pub(super) const PER_SOURCE_MAX: u32 = 256;
+pub(super) const PER_SOURCE_PER_S: u32 = 50;
 
 /// An exchange behind the gate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,8 +71,37 @@ impl Exchange {
 }
 
 /// Where the front end takes SIP.
-pub(super) const fn frontend() -> SocketAddr {
-    SocketAddr::new(IpAddr::V4(FRONTEND), SIP_PORT)
+pub(super) const fn frontend(over: Over) -> SocketAddr {
+    let port = match over {
+        Over::Udp | Over::Tcp => SIP_PORT,
+        Over::Tls => TLS_PORT,
+    };
+    SocketAddr::new(IpAddr::V4(FRONTEND), port)
+}
+
+/// The front end's certificate, which clients are to believe, and its key.
+#[derive(Debug, Clone)]
+pub(super) struct Certificate {
+    certificate: PathBuf,
+    key: PathBuf,
+}
+
+impl Certificate {
+    /// Makes one in this directory.
+    pub(super) fn make(directory: &Path) -> Result<Self, LabError> {
+        let made = rcgen::generate_simple_self_signed(vec![FRONTEND.to_string()]);
+        let made = made.map_err(io::Error::other).during(|| "making a certificate".to_owned())?;
+        let [certificate, key] = ["frontend-sip.pem", "frontend-sip.key"].map(|name| directory.join(name));
+        write_private(&certificate, &made.cert.pem())
+            .and_then(|()| write_private(&key, &made.signing_key.serialize_pem()))
+            .during(|| format!("writing {}", directory.display()))?;
+        Ok(Self { certificate, key })
+    }
+
+    /// How to reach the front end over this.
+    pub(super) fn way(&self, over: Over) -> Way {
+        Way { over, certificate: (over == Over::Tls).then(|| self.certificate.clone()) }
+    }
 }
 
 /// ```text
@@ -96,15 +135,28 @@ pub(super) fn plan() -> Result<Plan, LabError> {
 }
 
 /// The file of the front end.
-pub(super) fn frontend_file(options: &FloodOptions) -> NodeFile {
+pub(super) fn frontend_file(options: &FloodOptions, files: &Certificate) -> NodeFile {
+    let tables = |max: u32| {
+        format!("transactions_per_user_max = {max}, exchanges_per_user_max = {max}, replays_per_user_max = {max}")
+    };
     let shares = match options.mutant {
-        Mutant::Unbounded => "dialog_requests_per_s = 1000000\nunproved_answers_per_s = 1000000\n\
-             tables = { transactions_per_user_max = 1000000, replays_per_user_max = 1000000 }\n"
-            .to_owned(),
+        Mutant::Unbounded => {
+            let tables = tables(1_000_000);
+            format!("dialog_requests_per_s = 1000000\nunproved_answers_per_s = 1000000\ntables = {{ {tables} }}\n")
+        }
         _ => format!("unproved_answers_per_s = {UNPROVED_PER_S}\n"),
     };
-    let more = format!("{shares}shards = {SHARDS}\nfeed = \"{FRONTEND}:{FEED_PORT}\"\nrelay_rate = \"20Mbit\"\n");
+    let (per_source, per_s) =
+        if options.mutant == Mutant::Unshared { (4_096, 1_000_000) } else { (PER_SOURCE_MAX, PER_SOURCE_PER_S) };
+    let listen = Over::ALL.map(|over| format!("\"{}/{}\"", over.name(), frontend(over))).join(", ");
+    let Certificate { certificate, key } = files;
+    let more = format!(
+        "{shares}shards = {SHARDS}\nfeed = \"{FRONTEND}:{FEED_PORT}\"\nrelay_rate = \"20Mbit\"\n\
+         connections = {{ per_source_max = {per_source}, per_source_per_s = {per_s} }}\n\
+         tls = {{ certificate = {certificate:?}, key = {key:?} }}\n"
+    );
     let file = NodeFile::new("frontend").frontend(FRONTEND.into(), REALM, &more);
+    let file = file.with(&format!("[frontend]\nlisten = [{listen}]\n"));
     Exchange::ALL.into_iter().fold(file, |file, exchange| {
         let more = format!(
             "kind = \"sip\"\nmode = \"nat\"\nports = [\"udp/{MEDIA_PORT}-{}\"]\n\

@@ -2,6 +2,7 @@
 //! and number, and refuse to run outside a lab.
 
 mod capability;
+mod connections;
 mod door;
 mod frames;
 mod guard;
@@ -12,6 +13,8 @@ mod sip;
 
 pub use capability::{CapabilityFloodSpec, CapabilityMode, ColluderSpec, header};
 pub(crate) use capability::{capability_flood, colluder};
+pub(crate) use connections::connections;
+pub use connections::{ConnectionsSpec, Manner};
 pub use door::{IdleSpec, RelaySpec};
 pub(crate) use door::{idle, relay};
 pub use frames::{Forged, Kind, Path};

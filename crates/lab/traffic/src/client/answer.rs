@@ -1,6 +1,7 @@
 //! A telephone exchange that answers every call at once, or none, for services of kind `sip`.
 
 use std::{
+    collections::BTreeMap,
     net::{SocketAddr, UdpSocket},
     time::{Duration, Instant},
 };
@@ -10,12 +11,17 @@ use serde_json::json;
 use sluicegate_sip::{
     message::{Message, Method},
     sdp::{Answer, MediaAnswer, Session},
+    uri::Uri,
     write::Response,
 };
 
 use sluicegate_site::{During, LabError, worker::Context};
 
 const DATAGRAM_MAX: usize = 65_535;
+/// How often it tells whose requests came.
+const TELL: Duration = Duration::from_millis(200);
+/// Callers that are told apart.
+const CALLERS_MAX: usize = 1_024;
 
 /// Specification of the worker `answer`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -36,16 +42,22 @@ pub struct AnswerSpec {
 }
 
 /// Runs the worker `answer`: 200 to INVITE, BYE and OPTIONS, 481 to CANCEL, nothing to ACK. It keeps no state: a request
-/// that comes again is answered again with the same tag. Prints `{"event":"branch","branch"}` for the first `record` requests;
-/// the result says how many INVITEs, BYEs and others came.
+/// that comes again is answered again with the same tag. Prints `{"event":"branch","branch"}` for the first `record` requests,
+/// and while requests come `{"event":"callers","messages":{USER:COUNT}}`: how many came so far, by the user in From. The result
+/// says how many INVITEs, BYEs and others came.
 pub(crate) fn answer(spec: &AnswerSpec, context: &Context) -> Result<(), LabError> {
     let socket = UdpSocket::bind(spec.listen).during(|| format!("binding {}", spec.listen))?;
     socket.set_read_timeout(Some(Duration::from_millis(50))).during(|| "setting a timeout".to_owned())?;
     context.ready();
     let (mut invites, mut byes, mut others, mut recorded) = (0u64, 0u64, 0u64, 0);
     let (mut bytes, mut out) = (vec![0; DATAGRAM_MAX], Vec::new());
+    let (mut callers, mut told, mut is_told) = (BTreeMap::<String, u64>::new(), Instant::now(), true);
     let end = Instant::now() + Duration::from_secs(spec.seconds.into());
     while Instant::now() < end && !context.stopped() {
+        if !is_told && told.elapsed() >= TELL {
+            context.print(&json!({ "event": "callers", "messages": callers }));
+            (told, is_told) = (Instant::now(), true);
+        }
         let Ok((len, from)) = socket.recv_from(&mut bytes) else { continue };
         let Ok(message) = Message::parse(&bytes[..len]) else { continue };
         match message.method() {
@@ -53,6 +65,15 @@ pub(crate) fn answer(spec: &AnswerSpec, context: &Context) -> Result<(), LabErro
             Some(Method::Bye) => byes += 1,
             _ => others += 1,
         }
+        let from_uri = message.from().ok().and_then(|from| Uri::parse(from.uri).ok());
+        let caller = from_uri.and_then(|uri| uri.user).map(String::from_utf8_lossy);
+        let caller = caller.unwrap_or_default();
+        if let Some(count) = callers.get_mut(&*caller) {
+            *count += 1;
+        } else if callers.len() < CALLERS_MAX {
+            callers.insert(caller.into_owned(), 1);
+        }
+        is_told = false;
         if recorded < spec.record
             && let Ok(Some(branch)) = message.top_via().map(|via| via.branch)
         {

@@ -4,6 +4,7 @@ pub mod answer;
 pub mod call;
 pub mod exchange;
 pub mod haul;
+mod line;
 mod media;
 pub mod setup;
 mod timestamps;

@@ -4,24 +4,27 @@ use std::{
     collections::{BTreeMap, HashMap},
     io, iter, mem,
     net::{IpAddr, SocketAddr, UdpSocket},
+    os::fd::AsFd as _,
     sync::Arc,
     time::{Duration, Instant as Clock},
 };
 
 use fastrand::Rng;
+use rustls::ClientConfig;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use sluicegate_sip::{
-    message::{HeaderName, Message, Method, Transport},
+    message::{HeaderName, Message, Method},
     sdp::Session,
     ua::{Content, Event, LegId, Parties, Password, Settings, UserAgent},
 };
 use sluicegate_wire::Instant;
 
-use super::media::Media;
+use super::{line::Line, media::Media};
 use crate::{
     sample::Percentiles,
-    sockets::{connected, wait_any},
+    sockets::{connected, wait_ready},
+    stream::{Over, Way},
 };
 use sluicegate_site::{
     During, LabError, Process,
@@ -46,8 +49,11 @@ const TICK: Duration = Duration::from_millis(5);
 pub struct SetupSpec {
     /// The front ends; sockets take turns.
     pub to: Vec<SocketAddr>,
-    /// Sockets to call from.
+    /// Sockets to call from. Over a stream each call has a connection of its own, so that who calls has to be let in anew.
     pub sockets: u16,
+    /// What carries SIP; UDP unless given.
+    #[serde(default)]
+    pub way: Way,
     /// Realm of the front ends.
     pub realm: String,
     /// Service to call.
@@ -205,7 +211,8 @@ struct Call {
     ua: UserAgent<Password>,
     /// When the user agent has something to do.
     due: Option<Instant>,
-    socket: usize,
+    line: Line,
+    local: SocketAddr,
     started: Instant,
     started_ns: u64,
     user: String,
@@ -222,7 +229,7 @@ struct Phone<'a> {
     context: &'a Context,
     clock: Clock,
     sockets: Vec<UdpSocket>,
-    locals: Vec<SocketAddr>,
+    tls: Option<Arc<ClientConfig>>,
     callers: Vec<Arc<Caller>>,
     calls: HashMap<LegId, Call>,
     media: Option<Media>,
@@ -243,8 +250,7 @@ impl<'a> Phone<'a> {
             socket.set_nonblocking(true)?;
             Ok(socket)
         };
-        let sockets: Vec<UdpSocket> = (0..spec.sockets).map(open).collect::<io::Result<_>>()?;
-        let locals = sockets.iter().map(UdpSocket::local_addr).collect::<io::Result<_>>()?;
+        let sockets = if spec.way.over.is_stream() { 0 } else { spec.sockets };
         let services: Vec<_> = iter::once(&spec.service).chain(&spec.more_services).collect();
         let caller = |service: &str, (user, password): &(String, String)| {
             Arc::new(Caller {
@@ -258,8 +264,8 @@ impl<'a> Phone<'a> {
             spec,
             context,
             clock: Clock::now(),
-            sockets,
-            locals,
+            sockets: (0..sockets).map(open).collect::<io::Result<_>>()?,
+            tls: spec.way.tls()?,
             callers: services.iter().flat_map(|service| spec.users.iter().map(|user| caller(service, user))).collect(),
             calls: HashMap::new(),
             media: if spec.media_ms > 0 { Some(Media::open(media_port(spec), spec.media_ms)?) } else { None },
@@ -289,12 +295,21 @@ impl<'a> Phone<'a> {
             return;
         }
         let turn = usize::try_from(number).unwrap_or(0);
-        let (socket, caller) = (turn % self.sockets.len(), Arc::clone(&self.callers[turn % self.callers.len()]));
-        let local = self.locals[socket];
-        let Ok(target) = self.sockets[socket].peer_addr() else { return };
+        let caller = Arc::clone(&self.callers[turn % self.callers.len()]);
+        let target = self.spec.to[turn % self.spec.to.len()];
+        let line = match self.spec.way.over {
+            Over::Udp => Ok(Line::Shared(turn % self.sockets.len())),
+            Over::Tcp | Over::Tls => Line::open(target, self.tls.as_ref()),
+        };
+        let Ok((target, local, line)) =
+            line.and_then(|line| line.ends(&self.sockets, target).map(|(to, own)| (to, own, line)))
+        else {
+            self.not_begun += 1;
+            return;
+        };
         let patience_ms = if self.spec.give_up_ms == 0 { 32_000 } else { self.spec.give_up_ms };
         let settings = Settings {
-            transport: Transport::Udp,
+            transport: self.spec.way.over.transport(),
             local,
             target,
             requests_max: REQUESTS_MAX,
@@ -316,7 +331,8 @@ impl<'a> Phone<'a> {
         let call = Call {
             ua,
             due: None,
-            socket,
+            line,
+            local,
             started,
             started_ns: unix_ns(),
             user,
@@ -344,7 +360,12 @@ impl<'a> Phone<'a> {
 
     /// Waits up to [`TICK`], reads what came, looks at the timers.
     fn turn(&mut self) -> io::Result<()> {
-        let ready = wait_any(&self.sockets, TICK)?;
+        let streams = self.calls.values().filter_map(|call| call.line.stream());
+        let streams = streams.map(|stream| (stream.socket.as_fd(), stream.has_unsent()));
+        let ready = wait_ready(self.sockets.iter().map(|socket| (socket.as_fd(), false)).chain(streams), TICK)?;
+        let mut messages = Vec::new();
+        self.calls.values_mut().for_each(|call| call.line.turn(&mut messages));
+        messages.iter().for_each(|message| self.receive(message));
         let mut buffer = vec![0; RECEIVE_MAX];
         for socket in (0..self.sockets.len()).filter(|index| ready[*index]) {
             // An error is the ICMP answer to an earlier request: the retransmission deals with it.
@@ -387,11 +408,11 @@ impl<'a> Phone<'a> {
         let Some(call) = self.calls.get_mut(&leg) else { return };
         while let Some(message) = call.ua.poll_output() {
             // What the kernel does not take is lost, and sent again by the timer.
-            let _ = self.sockets[call.socket].send(&message.bytes);
+            call.line.send(&self.sockets, &message.bytes);
             let is_meant = is_within(&message.bytes, &self.spec.record_also);
             if is_meant && self.recorded_also < self.spec.record && !mem::replace(&mut call.recorded_also, true) {
                 self.recorded_also += 1;
-                let (from, message) = (self.locals[call.socket], String::from_utf8_lossy(&message.bytes));
+                let (from, message) = (call.local, String::from_utf8_lossy(&message.bytes));
                 self.context.print(&json!({ "event": "recorded", "from": from, "message": message }));
             }
         }
@@ -404,7 +425,7 @@ impl<'a> Phone<'a> {
             call.recorded = true;
             self.recorded += 1;
             let message = String::from_utf8_lossy(invite);
-            self.context.print(&json!({ "event": "authorised", "from": self.locals[call.socket], "message": message }));
+            self.context.print(&json!({ "event": "authorised", "from": call.local, "message": message }));
         }
         while let Some(event) = self.calls.get_mut(&leg).and_then(|call| call.ua.poll_event()) {
             match event {

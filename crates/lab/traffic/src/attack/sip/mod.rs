@@ -1,35 +1,27 @@
-//! SIP floods over datagrams: messages that cost a front end as much as they can, from many sources.
+//! SIP floods: messages that cost a front end as much as they can, from many sources, in datagrams or over connections.
 
+mod attacker;
 mod write;
 
-use std::{
-    collections::BTreeMap,
-    io,
-    net::{SocketAddr, UdpSocket},
-    time::Duration,
-};
+use std::{collections::BTreeMap, io, net::SocketAddr, time::Duration};
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use self::write::Writer;
+use self::{attacker::Attacker, write::Writer};
 use super::{
     begin, bounded,
     insider::{BATCH, Batch},
 };
+use crate::stream::Way;
 use sluicegate_site::{
     During, LabError, Prefix,
     clock::{FLOOD_REST, Pacer},
-    nth,
     worker::Context,
 };
 
 /// Sockets, each with its own source address, of one flood.
 const SOCKETS_MAX: u16 = 1_024;
-/// Answers read from a socket each time it sends.
-const ANSWERS_PER_TURN: usize = 48;
-/// Nonces that an attacker keeps for its next guesses.
-const NONCES_MAX: usize = 64;
 
 /// Specification of the worker `sip_flood`.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -37,13 +29,16 @@ const NONCES_MAX: usize = 64;
 pub struct SipFloodSpec {
     /// The front ends.
     pub to: Vec<SocketAddr>,
+    /// What carries the messages; UDP unless given.
+    #[serde(default)]
+    pub way: Way,
     /// Addresses of this host to send from.
     pub sources: Prefix,
     /// Addresses and ports that the first sockets have instead of one of `sources`. Such a socket sends of `recorded` only
-    /// what stands there at its own place.
+    /// what stands there at its own place. Connections have the address alone.
     #[serde(default)]
     pub from: Vec<SocketAddr>,
-    /// Sockets; each has one address of `sources` and one front end.
+    /// Sockets; each has one address of `sources` and one front end. A connection that ends is made anew.
     pub sockets: u16,
     /// Requests a second in all.
     pub per_s: u64,
@@ -113,8 +108,9 @@ pub enum SipKind {
 /// Runs the worker `sip_flood`: prints requests sent by kind and answers by status; `accepted` (2xx) must stay 0.
 pub(crate) fn sip_flood(spec: &SipFloodSpec, context: &Context) -> Result<(), LabError> {
     begin(context, check(spec))?;
+    let tls = spec.way.tls().during(|| "preparing TLS".to_owned())?;
     let mut attackers: Vec<Attacker> = (0..spec.sockets)
-        .map(|index| Attacker::open(spec, index))
+        .map(|index| Attacker::open(spec, index, tls.as_ref()))
         .collect::<io::Result<_>>()
         .during(|| format!("binding to addresses of {}", spec.sources))?;
     context.ready();
@@ -139,7 +135,7 @@ pub(crate) fn sip_flood(spec: &SipFloodSpec, context: &Context) -> Result<(), La
             attacker.read_answers(&mut answers);
             requests[..count].iter_mut().for_each(|request| writer.write(request, attacker));
             let payloads: Vec<&[u8]> = requests[..count].iter().map(String::as_bytes).collect();
-            let taken = batch.send(&attacker.socket, &payloads);
+            let taken = attacker.send(&mut batch, &payloads);
             done = taken.map(|taken| sent += taken as u64).during(|| "sending".to_owned());
         }
         if done.is_ok() && paced.has_ticked() {
@@ -150,7 +146,7 @@ pub(crate) fn sip_flood(spec: &SipFloodSpec, context: &Context) -> Result<(), La
     attackers.iter_mut().for_each(|attacker| attacker.read_answers(&mut answers));
     let accepted: u64 = answers.iter().filter(|(status, _)| (200..300).contains(*status)).map(|(_, count)| count).sum();
     context.result(&json!({
-        "requests": sent, "written": writer.sent, "answers": answers, "accepted": accepted, "ms": paced.elapsed_ms(),
+        "requests": sent, "connections": attackers.iter().map(|attacker| attacker.opened).sum::<u64>(), "written": writer.sent, "answers": answers, "accepted": accepted, "ms": paced.elapsed_ms(),
     }));
     done
 }
@@ -171,65 +167,4 @@ fn check(spec: &SipFloodSpec) -> Result<(), String> {
         return Err("`account` and `account_register` need an `account`".to_owned());
     }
     Ok(())
-}
-
-/// One source address of the flood.
-struct Attacker {
-    socket: UdpSocket,
-    local: SocketAddr,
-    front_end: SocketAddr,
-    /// The place of what it recorded itself.
-    own: Option<usize>,
-    /// Nonces that the front end gave to this address, each used once.
-    nonces: Vec<String>,
-}
-
-impl Attacker {
-    fn open(spec: &SipFloodSpec, index: u16) -> io::Result<Self> {
-        // The network's own and its broadcast address are left out.
-        let any = || SocketAddr::new(nth(spec.sources, 1 + u64::from(index) % 250), 0);
-        let own = Some(usize::from(index)).filter(|own| *own < spec.from.len());
-        let socket = UdpSocket::bind(own.and_then(|own| spec.from.get(own)).copied().unwrap_or_else(any))?;
-        let front_end = spec.to[usize::from(index) % spec.to.len()];
-        socket.connect(front_end)?;
-        socket.set_nonblocking(true)?;
-        let local = socket.local_addr()?;
-        Ok(Self { socket, local, front_end, own, nonces: Vec::new() })
-    }
-
-    fn read_answers(&mut self, answers: &mut BTreeMap<u16, u64>) {
-        let mut buffer = [0; 2_048];
-        for _ in 0..ANSWERS_PER_TURN {
-            let Ok(len) = self.socket.recv(&mut buffer) else { return };
-            let answer = buffer.get(..len).unwrap_or_default();
-            let Some(status) = status(answer) else { continue };
-            *answers.entry(status).or_insert(0) += 1;
-            if self.nonces.len() < NONCES_MAX {
-                self.nonces.extend(nonce(answer));
-            }
-        }
-    }
-}
-
-fn status(answer: &[u8]) -> Option<u16> {
-    let digits = answer.strip_prefix(b"SIP/2.0 ")?.first_chunk::<3>()?;
-    std::str::from_utf8(digits).ok()?.parse().ok()
-}
-
-fn nonce(answer: &[u8]) -> Option<String> {
-    let text = String::from_utf8_lossy(answer);
-    let (_, rest) = text.split_once("nonce=\"")?;
-    rest.split_once('"').map(|(nonce, _)| nonce.to_owned())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn statuses_and_nonces_are_found_in_answers_only() {
-        let answer = b"SIP/2.0 407 Proxy Authentication Required\r\nProxy-Authenticate: Digest realm=\"r\", nonce=\"abc\"\r\n\r\n";
-        assert_eq!((status(answer), nonce(answer)), (Some(407), Some("abc".to_owned())));
-        assert_eq!((status(b"INVITE sip:x SIP/2.0"), nonce(b"nonce=\"abc")), (None, None));
-    }
 }

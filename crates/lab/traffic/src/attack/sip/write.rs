@@ -95,7 +95,7 @@ impl<'a> Writer<'a> {
 
     /// The start line and what every request has; the tag on To is empty or begins with `;tag=`.
     fn begin(&mut self, out: &mut String, (method, local): (&str, SocketAddr), user: &str, to_tag: &str) {
-        let (realm, service) = (&self.spec.realm, &self.spec.service);
+        let (realm, service, transport) = (&self.spec.realm, &self.spec.service, self.spec.way.over.transport().name());
         let (tag, more) = (self.random.u64(..), self.random.u64(..));
         let (uri, to) = match method {
             "REGISTER" => (format!("sip:{realm}"), format!("sip:{user}@{realm}")),
@@ -104,7 +104,7 @@ impl<'a> Writer<'a> {
         // Writing to a `String` cannot fail.
         let _ = write!(
             out,
-            "{method} {uri} SIP/2.0\r\nVia: SIP/2.0/UDP {local};branch=z9hG4bK{tag:x};rport\r\nMax-Forwards: 70\r\n\
+            "{method} {uri} SIP/2.0\r\nVia: SIP/2.0/{transport} {local};branch=z9hG4bK{tag:x};rport\r\nMax-Forwards: 70\r\n\
              From: <sip:{user}@{realm}>;tag={tag:x}\r\nTo: <{to}>{to_tag}\r\nCall-ID: {:x}.{more:x}\r\nCSeq: 1 {method}\r\n",
             self.serial,
         );
@@ -200,10 +200,10 @@ impl<'a> Writer<'a> {
         let seen = if self.random.bool() { self.random.choice(&self.spec.branches) } else { None };
         let branch = seen.map_or(made_up.as_str(), String::as_str);
         let (realm, user) = (&self.spec.realm, self.random.choice(&self.spec.users).map_or("nobody", String::as_str));
-        let tag = self.random.u64(..);
+        let (tag, transport) = (self.random.u64(..), self.spec.way.over.transport().name());
         let _ = write!(
             out,
-            "SIP/2.0 200 OK\r\nVia: SIP/2.0/UDP {front_end};branch=z9hG4bK{branch}\r\n\
+            "SIP/2.0 200 OK\r\nVia: SIP/2.0/{transport} {front_end};branch=z9hG4bK{branch}\r\n\
              From: <sip:{user}@{realm}>;tag={tag:x}\r\nTo: <sip:{user}@{realm}>;tag={tag:x}\r\nCall-ID: {tag:x}\r\n\
              CSeq: 1 INVITE\r\nContent-Length: 0\r\n\r\n",
         );
@@ -249,7 +249,7 @@ mod tests {
 
     use sluicegate_sip::message::{Message, Method};
 
-    use super::*;
+    use super::{super::attacker::Wire, *};
 
     const RECORDED: &str = "BYE sip:exchange@203.0.113.9 SIP/2.0\r\n\
         Via: SIP/2.0/UDP 198.18.2.2:40000;branch=z9hG4bKold;rport\r\nMax-Forwards: 70\r\n\
@@ -268,10 +268,10 @@ mod tests {
             ..SipFloodSpec::default()
         };
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let (local, front_end) = (socket.local_addr().unwrap(), spec.to[0]);
-        let nonces = nonces.iter().map(|nonce| (*nonce).to_owned()).collect();
+        let mut attacker = Attacker::new(Wire::Datagrams(socket), spec.to[0], (None, None)).unwrap();
+        attacker.nonces = nonces.iter().map(|nonce| (*nonce).to_owned()).collect();
         let mut message = String::new();
-        Writer::new(&spec).write(&mut message, &mut Attacker { socket, local, front_end, own: None, nonces });
+        Writer::new(&spec).write(&mut message, &mut attacker);
         message
     }
 

@@ -8,7 +8,7 @@ use std::{
     net::IpAddr,
     sync::{
         Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
@@ -114,6 +114,8 @@ pub struct Ledger {
     grants_max: usize,
     /// When somebody has to look whether media flow, as Unix time; [`NEVER`] if there are none.
     next_look: AtomicU64,
+    /// Whether gates have yet to say what they have had open since before this start.
+    is_partial: AtomicBool,
 }
 
 /// Stands for no time at all.
@@ -123,7 +125,7 @@ impl Ledger {
     /// A directory with room for so many grants.
     #[must_use]
     pub fn new(grants_max: usize) -> Self {
-        Self { rows: Mutex::default(), grants_max, next_look: AtomicU64::new(NEVER) }
+        Self { rows: Mutex::default(), grants_max, next_look: AtomicU64::new(NEVER), is_partial: AtomicBool::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, Rows> {
@@ -366,6 +368,16 @@ impl Ledger {
     /// Whether a BYE has ended this call lately.
     pub(crate) fn was_hung_up(&self, now: Instant, call: CallId) -> bool {
         self.lock().calls.was_hung_up(now, call)
+    }
+
+    /// Whether gates have yet to say what they have had open since before this start.
+    pub fn set_partial(&self, is_partial: bool) {
+        self.is_partial.store(is_partial, Ordering::Relaxed);
+    }
+
+    /// Whether a call that is not known may live all the same.
+    pub(crate) fn may_live(&self, now: Instant, call: CallId) -> bool {
+        self.is_partial.load(Ordering::Relaxed) && self.call(call).is_none() && !self.was_hung_up(now, call)
     }
 
     /// A relayed call lives, with grants or before it has any, until `until` at least. `false` if there is no room.

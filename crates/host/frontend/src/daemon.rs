@@ -1,7 +1,7 @@
 //! Starting and stopping a frontend: keys, store, sockets, threads, tasks.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs::DirBuilder,
     io,
     net::SocketAddr,
@@ -248,6 +248,7 @@ impl Opened {
         let socket = TcpListener::from_std(feed).map_err(at_feed)?;
         let feed = socket.local_addr().map_err(at_feed)?;
         let ledger = Arc::new(Ledger::new(config.grants_max));
+        ledger.set_partial(true);
         let audit = audit.map(audit::Files::start).transpose().map_err(StartError::Thread)?;
         let (events, shard_events) = mpsc::channel(EVENTS_MAX);
         let stop = Arc::new(AtomicBool::new(false));
@@ -528,6 +529,8 @@ fn hub(config: &Config, common: &Common, shards: &Shards, control: &Control, rev
         relay_rate_bps: config.relay_rate_bps,
         relay_secret: Zeroizing::new(sluicegate_proxy::derive(&common.secrets.start, b"relay")),
         gates: BTreeMap::new(),
+        heard: BTreeSet::new(),
+        hears_until: None,
         services: BTreeMap::new(),
         policy: Arc::clone(&common.policy),
         revokes,

@@ -139,6 +139,13 @@ impl Context {
         }
     }
 
+    /// Whether the present message came over a connection that this user signed in over.
+    pub(super) fn has_signed_in(&self, flow: Flow, user: &str) -> bool {
+        let known = self.proofs.as_ref().and_then(|proofs| proofs.user.as_deref());
+        let may_sign_in = self.policy.user(user).is_some_and(|user| user.enabled);
+        flow.connection.is_some() && known == Some(user) && may_sign_in
+    }
+
     /// The most events that wait.
     pub(super) const fn events_max(&self) -> usize {
         self.settings.tables.events_max.saturating_mul(2)

@@ -61,12 +61,28 @@ impl Shard {
 
     fn on_loose_in_dialog(&mut self, asked: Asked<'_>) {
         if let Some(tagged) = asked.essentials.to.tag.and_then(|tag| self.cx.keys.tagged(tag)) {
-            return self.on_declared_dialog(asked, &tagged);
+            if !self.is_early(asked, tagged.call) {
+                self.on_declared_dialog(asked, &tagged);
+            }
+            return;
         }
         match dialog_of(&self.cx, asked) {
+            Some(dialog) if self.is_early(asked, dialog.0.call) => {}
             Some(dialog) => self.on_relayed_dialog(asked, &dialog),
             None => self.cx.unmatched(asked),
         }
+    }
+
+    /// Whether nobody knows yet if this call lives, because gates have not said since this start what they have open: a 481
+    /// would end it. A datagram comes again by itself; over a connection its sender is told to try again.
+    fn is_early(&mut self, asked: Asked<'_>, call: CallId) -> bool {
+        let is_early = self.cx.ledger.may_live(self.cx.now.instant, call);
+        match asked.flow.connection {
+            Some(_) if is_early => self.cx.unavailable_once(asked),
+            None if is_early => self.cx.metrics.request(asked.kind, Outcome::Unavailable),
+            _ => {}
+        }
+        is_early
     }
 
     fn on_declared_dialog(&mut self, asked: Asked<'_>, tagged: &Tagged) {
@@ -308,7 +324,9 @@ fn bar(cx: &Context, registrar: &Registrar, asked: Asked<'_>, dialog: &Dialog) -
     if service != route.service || is_renamed {
         return Some(Barred::Unmatched);
     }
-    if !is_senders {
+    // Whoever lost the connection that the call began over signs in over the next one, once: an ACK cannot.
+    let is_anew = direction == Direction::ToService && cx.has_signed_in(asked.flow, &owner);
+    if !is_senders && !is_anew {
         return Some(Barred::Unproved);
     }
     match cx.ledger.say(cx.now.instant, route.call, cx.settings.dialog_requests_per_s) {
@@ -326,7 +344,9 @@ fn next(cx: &Context, registrar: &Registrar, asked: Asked<'_>, dialog: &Dialog) 
     let (route, direction) = (&dialog.0, dialog.1);
     let own = asked.message.request_uri().unwrap_or_default();
     if direction == Direction::ToClient {
-        return Ok(Hop::new(route.client, own.to_vec()));
+        let owner = cx.ledger.call(route.call).map(|(owner, _)| owner);
+        let client = owner.map_or(route.client, |owner| registrar.now_at(cx.now.instant, &owner, route.client, own));
+        return Ok(Hop::new(client, own.to_vec()));
     }
     let service = cx.policy.service(&route.service).cloned();
     let hop = service.and_then(|service| registrar.hop(cx, &service)).ok_or(480_u16)?;

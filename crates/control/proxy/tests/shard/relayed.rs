@@ -1,12 +1,13 @@
 //! Services behind an agent or a SIP server: INVITEs are relayed, answers rewritten, dialogs proved by their cookie.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
+use sluicegate_feed::ActiveGrant;
 use sluicegate_grant::{
     mac::{Ends, Purpose, SessionKeys, TRAILER_LEN},
     relay::RelayKeys,
 };
-use sluicegate_proxy::{Count, Event, GateAnswer, Input, Standing, Tables};
+use sluicegate_proxy::{ConnectionId, Count, Event, Flow, GateAnswer, Input, Ledger, Standing, Tables};
 use sluicegate_sip::{
     message::{HeaderName, Message},
     sdp::Session,
@@ -161,6 +162,32 @@ fn a_bye_from_the_client_passes_and_ends_the_grants() {
     assert_eq!(site.revokes(), 1);
     let (to, ok) = site.send(PBX, reply(&bye, 200, "")).pop().unwrap();
     assert_eq!((to.to_string().as_str(), status(&ok)), (PHONE, 200));
+}
+
+#[test]
+fn a_call_that_gates_may_have_yet_to_tell_of_is_not_ended_by_a_481() {
+    let mut site = Site::new();
+    let mut alice = phone();
+    set_up(&mut site, &mut alice);
+    let known = site.ledger.rows()[0].clone();
+    let delta = site.ledger.delta(known.id).unwrap();
+    site.ledger = Arc::new(Ledger::new(1_000));
+    site.start(1);
+    site.ledger.set_partial(true);
+    let bye = alice.request("BYE", "sip:pbx@10.0.0.2:5060", "", "");
+    assert!(site.send(PHONE, &bye).is_empty(), "it comes again");
+    let flow = Flow { connection: ConnectionId::new(0, 1), ..Flow::datagrams(0, PHONE.parse().unwrap()) };
+    assert_eq!(site.send_over(flow, &bye), [503], "over a connection it does not");
+    // The gate tells of it.
+    let (address, ports) = (known.gate_address.unwrap(), known.gate_ports);
+    let active = ActiveGrant { delta, address, ports, bytes_used: 0, flows: 1 };
+    site.ledger.active(&active, &known.gate).unwrap();
+    assert_eq!(site.send(PHONE, &bye)[0].0.to_string(), PBX);
+    assert_eq!(site.revokes(), 1);
+    // It is over now, whatever gates have yet to tell.
+    assert_eq!(site.send(PHONE, &bye)[0].0.to_string(), PBX, "the same again");
+    let another = alice.request("BYE", "sip:pbx@10.0.0.2:5060", "", "");
+    assert_eq!(status(&site.send(PHONE, &another)[0].1), 481);
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! Clients over TCP: what is sent to them goes down the connection that they came over.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use sluicegate_proxy::{ConnectionId, Count, Event, Flow, Listening};
+use sluicegate_proxy::{ConnectionId, Contact, Count, Event, Flow, Listening, Proofs};
 use sluicegate_sip::message::Transport;
 
 use crate::site::{
@@ -144,6 +144,49 @@ fn who_lost_the_connection_shows_the_password_again() {
     assert_eq!((to, status(&challenge)), (connection(2), 407));
     let signed = alice.answered(&challenge, "BYE", "sip:pbx@10.0.0.2:5060", "", "");
     assert_eq!(over(&mut site, connection(2), &signed).pop().unwrap().0.peer.to_string(), PBX);
+}
+
+/// What somebody has registered over this connection, under the Contact that stands in its calls.
+fn registered(site: &Site, user: &str, flow: Flow, uri: &str) {
+    let (now, expires) = (site.instant, site.instant + Duration::from_secs(60));
+    let contact = Contact {
+        flow,
+        uri: uri.into(),
+        route: Vec::new(),
+        q: 1_000,
+        expires,
+        tail: b">".to_vec(),
+        call_id: 1,
+        cseq: 1,
+        granted_s: 60,
+    };
+    site.locations.restore(now, user, vec![contact]);
+}
+
+#[test]
+fn who_connects_and_registers_anew_is_reached_in_its_call_and_signs_in_once() {
+    let mut site = listening();
+    let mut alice = phone();
+    let invite = call(&mut site, connection(1), &mut alice);
+    site.send(PBX, reply(&invite, 200, ANSWER));
+    let (_, ok) = site.gate_opens().pop().unwrap();
+    alice.take_dialog(&ok);
+    let pbx = Flow::datagrams(0, PBX.parse().unwrap());
+    let info = bye_of_service(&alice).replace(" BYE\r\n", " INFO\r\n").replacen("BYE ", "INFO ", 1);
+    let reached = |site: &mut Site| over(site, pbx, &info).pop().unwrap().0;
+    registered(&site, "bob", connection(3), "sip:alice@198.51.100.7:40000");
+    assert_eq!(reached(&mut site), connection(1), "nobody else's telephone");
+    registered(&site, "alice", connection(2), "sip:elsewhere@198.51.100.7:7");
+    assert_eq!(reached(&mut site), connection(2), "the only one at its address");
+
+    // Nobody can be asked for the password of an ACK.
+    let ack = alice.request("ACK", "sip:pbx@10.0.0.2:5060", "", "");
+    for (user, passes) in [("bob", false), ("alice", true)] {
+        let proofs = Arc::new(Proofs { user: Some(user.into()), ..Proofs::default() });
+        let now = site.now();
+        site.shards[0].on_message(now, connection(2), &proofs, ack.as_bytes());
+        assert_eq!(sent(&mut site).len(), usize::from(passes), "{user}");
+    }
 }
 
 #[test]

@@ -5,7 +5,7 @@ mod choice;
 mod said;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     net::{IpAddr, SocketAddr},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -41,6 +41,8 @@ const LOG_BYTES_MAX: usize = 1 << 20;
 const PIECE_BYTES: usize = 256 * 1024;
 /// Seconds for which a call's end is repeated beyond the end of its grants.
 const REVOKE_GRACE_S: u64 = 5;
+/// Gates that have joined have so long after a start to say what they have open. Less than a telephone repeats a request for.
+const SAY_TIME: Duration = Duration::from_secs(20);
 /// Time between looks at what has expired.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -86,6 +88,10 @@ pub(crate) struct Hub {
     pub(crate) relay_secret: Zeroizing<[u8; 32]>,
     /// Gates that have joined; none before the first [`Ask::Gates`].
     pub(crate) gates: BTreeMap<String, Gate>,
+    /// Of these, those that have said what they have had open since before this start.
+    pub(crate) heard: BTreeSet<String>,
+    /// Until when the others are waited for; none before the first [`Ask::Gates`].
+    pub(crate) hears_until: Option<Instant>,
     /// None before the first [`Ask::Policy`].
     pub(crate) services: BTreeMap<String, FeedService>,
     pub(crate) policy: Arc<Policy>,
@@ -116,6 +122,7 @@ impl Hub {
                 over.into_iter().for_each(|story| self.audited.call(story));
                 self.registrations.save(self.clock.unix());
                 self.traces.end_unread(now);
+                self.ledger.set_partial(self.is_partial(now));
             }
             let due = self.poll().min(next_sweep);
             let sleep = tokio::time::sleep(due.since(self.clock.now()));
@@ -371,7 +378,12 @@ impl Hub {
             FromGate::Usage { grants } => {
                 grants.iter().for_each(|used| self.ledger.used(name, used));
             }
-            FromGate::Active { grants, .. } => self.on_active(name, &grants),
+            FromGate::Active { grants, more } => {
+                self.on_active(name, &grants);
+                if !more {
+                    self.has_said(name);
+                }
+            }
             FromGate::Standing { service, address, port, salt } => {
                 self.on_standing(name, service, ((address, port).into(), salt));
             }
@@ -418,6 +430,8 @@ impl Hub {
                 // One that was removed is cut off, and cannot come back.
                 self.gates.retain(|name, _| names.contains(name));
                 self.holders.only(&names);
+                self.heard.retain(|name| names.contains(name));
+                self.hears_until.get_or_insert(self.clock.now() + SAY_TIME);
                 self.publish();
             }
         }

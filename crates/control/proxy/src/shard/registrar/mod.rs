@@ -23,9 +23,9 @@ use super::{
 };
 use crate::{
     links::Standing,
-    locations::{Contact, Locations},
+    locations::{Contact, Contacts, Locations},
     metrics::Outcome,
-    transmits::ConnectionId,
+    transmits::{ConnectionId, Flow},
 };
 
 /// What a request may become longer by on its way through us: a Via, Record-Route values.
@@ -75,6 +75,20 @@ impl Registrar {
     /// Where a request of this length can go for a user now, preferred places first.
     pub(super) fn contacts(&self, now: Instant, user: &str, len: usize) -> impl Iterator<Item = Arc<Contact>> {
         callable(&self.locations.of(now, user), is_long(len + ADDED_LEN)).into_iter()
+    }
+
+    /// Where a user's telephone is now that was reached over `was`. One that lost its connection is where it registered anew:
+    /// under the Contact that it has in its call, or else as the only one at that address.
+    pub(super) fn now_at(&self, now: Instant, user: &str, was: Flow, contact: &[u8]) -> Flow {
+        let contacts = if was.connection.is_some() { self.locations.of(now, user) } else { Contacts::default() };
+        if contacts.iter().any(|known| known.flow == was) {
+            return was;
+        }
+        let mut there =
+            contacts.iter().filter(|known| known.flow.connection.is_some() && known.flow.peer.ip() == was.peer.ip());
+        let alone = there.next().filter(|_| there.next().is_none());
+        let same = contacts.iter().find(|known| known.flow.connection.is_some() && known.uri == contact);
+        same.or(alone).map_or(was, |known| known.flow)
     }
 
     /// Nobody is reached any more who may not be registered now and might before. What a shard took by the old policy ends with

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use sluicegate_feed::ActiveGrant;
 use sluicegate_grant::relay::RelayKeys;
 use sluicegate_policy::ServiceMode;
+use sluicegate_wire::Instant;
 
 use super::Hub;
 use sluicegate_proxy::{Input, Standing};
@@ -24,6 +25,20 @@ impl Hub {
             }
             self.stories.known(self.clock.unix(), active);
         }
+    }
+
+    /// A gate has said all that is open there.
+    pub(super) fn has_said(&mut self, name: &str) {
+        if self.gates.contains_key(name) {
+            self.heard.insert(name.to_owned());
+        }
+        self.ledger.set_partial(self.is_partial(self.clock.now()));
+    }
+
+    /// Whether gates have yet to say what they have had open since before this start. One that stays away is not waited for.
+    pub(super) fn is_partial(&self, now: Instant) -> bool {
+        let has_silent = self.gates.keys().any(|name| !self.heard.contains(name));
+        self.hears_until.is_none_or(|until| now < until && has_silent)
     }
 
     /// Where a service takes SIP: believed of the gate that protects the service alone, and only an address of that gate.

@@ -49,7 +49,7 @@ fn udp_phone(lab: &Lab) -> Phone {
 }
 
 /// Has the telephone accept the next request, which is of this method.
-fn accept(phone: &Phone, method: &str) -> Vec<u8> {
+pub(crate) fn accept(phone: &Phone, method: &str) -> Vec<u8> {
     let bytes = phone.line.receive(PATIENCE).expect("a request");
     let request = Message::parse(&bytes).expect("a message");
     assert_eq!(request.method().map(|method| method.as_bytes().to_vec()), Some(method.as_bytes().to_vec()));

@@ -4,6 +4,7 @@ mod called;
 mod calls;
 mod lasting;
 mod relayed;
+mod restarts;
 mod without;
 
 use std::{env, net::Ipv4Addr, time::Duration};

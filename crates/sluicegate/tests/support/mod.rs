@@ -60,6 +60,7 @@ pub(crate) mod softphone;
 pub(crate) mod stock_pbx;
 pub(crate) mod stream_pbx;
 pub(crate) mod traffic;
+pub(crate) mod voices;
 
 use std::{
     env, fs,

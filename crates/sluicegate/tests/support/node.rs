@@ -127,8 +127,13 @@ impl Node {
 
     /// Starts it again after its end, ready.
     pub(crate) fn restart(&mut self, lab: &Lab) {
-        *self = Self::start(lab, &self.host.clone(), self.verb, &self.config.clone());
+        self.start_again(lab);
         self.ready();
+    }
+
+    /// The same; it may not be ready yet.
+    pub(crate) fn start_again(&mut self, lab: &Lab) {
+        *self = Self::start(lab, &self.host.clone(), self.verb, &self.config.clone());
     }
 
     /// Waits until the node answers and, if it is a gate, holds its feed.

@@ -12,12 +12,13 @@ use std::{
 
 use sluicegate_sip::{
     message::{HeaderName, Message, Method, Transport},
+    sdp::Session,
     write::Response,
 };
 
 use super::{
     lab::{Lab, SERVICE},
-    phone::token,
+    phone::{AUDIO_PORT, token},
 };
 
 /// A running SIP server at the service's port 5060.
@@ -31,6 +32,18 @@ pub(crate) struct Pbx {
 
 impl Pbx {
     pub(crate) fn start(lab: &Lab) -> Self {
+        Self::describing(lab, |_| DESCRIPTION.to_owned())
+    }
+
+    /// One with a port for each of its caller's.
+    pub(crate) fn apart(lab: &Lab) -> Self {
+        Self::describing(lab, |invite| {
+            let caller = Session::parse(invite.body()).ok().and_then(|session| Some(session.media().first()?.port));
+            DESCRIPTION.replace("10000", &caller.map_or(10_000, opposite).to_string())
+        })
+    }
+
+    fn describing(lab: &Lab, describe: impl Fn(&Message<'_>) -> String + Send + 'static) -> Self {
         let socket = lab.udp("service", SERVICE, 5060);
         socket.set_read_timeout(Some(Duration::from_millis(20))).expect("a timeout");
         let (requests, stop) = (Arc::<Mutex<Vec<String>>>::default(), Arc::<AtomicBool>::default());
@@ -43,7 +56,7 @@ impl Pbx {
                 let text = String::from_utf8_lossy(&bytes[..len]).into_owned();
                 // Kept before it is answered: who has the answer may ask at once what was heard.
                 kept.lock().expect("not poisoned").push(text);
-                if let Some(answer) = answer(&bytes[..len]) {
+                if let Some(answer) = answer(&format!("sip:pbx@{SERVICE}:5060"), &bytes[..len], &describe) {
                     let _ = own.send_to(&answer, from);
                 }
             }
@@ -83,12 +96,17 @@ impl Drop for Pbx {
 pub(crate) const DESCRIPTION: &str =
     "v=0\r\no=pbx 5 5 IN IP4 10.4.0.2\r\ns=-\r\nc=IN IP4 10.4.0.2\r\nt=0 0\r\nm=audio 10000 RTP/AVP 0\r\n";
 
-fn answer(request: &[u8]) -> Option<Vec<u8>> {
-    answer_at(&format!("sip:pbx@{SERVICE}:5060"), request)
+/// Where it hears the caller that names this port.
+pub(crate) const fn opposite(caller: u16) -> u16 {
+    caller - AUDIO_PORT + 10_000
 }
 
 /// What a SIP server with this Contact answers.
 pub(crate) fn answer_at(contact: &str, request: &[u8]) -> Option<Vec<u8>> {
+    answer(contact, request, &|_| DESCRIPTION.to_owned())
+}
+
+fn answer(contact: &str, request: &[u8], describe: &dyn Fn(&Message<'_>) -> String) -> Option<Vec<u8>> {
     let message = Message::parse(request).ok()?;
     let method = message.method()?;
     let mut out = Vec::new();
@@ -96,7 +114,7 @@ pub(crate) fn answer_at(contact: &str, request: &[u8]) -> Option<Vec<u8>> {
     let headers = headers.header("Contact", format!("<{contact}>"));
     match method {
         Method::Ack => return None,
-        Method::Invite => headers.body("application/sdp", DESCRIPTION.as_bytes()),
+        Method::Invite => headers.body("application/sdp", describe(&message).as_bytes()),
         _ => headers.finish(),
     };
     Some(out)

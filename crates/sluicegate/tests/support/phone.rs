@@ -18,8 +18,8 @@ use super::{
     node::{PASSWORD, REALM},
 };
 
-/// How long to wait for an answer that must come.
-const ANSWER_TIME: Duration = Duration::from_secs(10);
+/// How long to wait for an answer that must come: longer than a request of ours is repeated (RFC 3261, timers B and F).
+const ANSWER_TIME: Duration = Duration::from_secs(40);
 /// How long to wait for an answer that must not come.
 const SILENCE: Duration = Duration::from_millis(700);
 /// Retransmission interval (RFC 3261 T1).
@@ -73,7 +73,7 @@ impl Response {
     }
 
     /// Where the gate offers each accepted media line.
-    fn media(&self) -> Vec<SocketAddr> {
+    pub(crate) fn media(&self) -> Vec<SocketAddr> {
         let Ok(message) = Message::parse(&self.bytes) else { return Vec::new() };
         let Ok(session) = Session::parse(message.body()) else { return Vec::new() };
         let accepted = session.media().iter().filter(|media| media.port != 0);
@@ -126,7 +126,7 @@ pub(crate) fn credentials(challenge: &[u8], (user, password): (&str, &str), meth
     format!("{field}: {}\r\n", String::from_utf8_lossy(&value))
 }
 
-/// The port that a phone names for its audio, and sends from.
+/// The port that a phone names for its audio unless it is told another, and sends from.
 pub(crate) const AUDIO_PORT: u16 = 6000;
 
 /// A phone on a host of the lab.
@@ -135,6 +135,8 @@ pub(crate) struct Phone {
     pub(crate) line: Line,
     user: String,
     pub(crate) password: String,
+    /// The port that it names for its audio.
+    pub(crate) audio_port: u16,
 }
 
 impl Phone {
@@ -145,7 +147,12 @@ impl Phone {
 
     /// A phone of `user` that has this line.
     pub(crate) fn over(line: Line, user: &str) -> Self {
-        Self { line, user: user.to_owned(), password: PASSWORD.to_owned() }
+        Self { line, user: user.to_owned(), password: PASSWORD.to_owned(), audio_port: AUDIO_PORT }
+    }
+
+    /// The same with its audio at this port.
+    pub(crate) fn hearing_at(self, audio_port: u16) -> Self {
+        Self { audio_port, ..self }
     }
 
     pub(crate) fn local(&self) -> SocketAddr {
@@ -245,6 +252,26 @@ impl Phone {
         .into_bytes()
     }
 
+    /// Changes the call to what the phone would offer now, answers one challenge, acknowledges; the final answer.
+    pub(crate) fn reinvite(&self, call: &mut Call) -> Response {
+        let (offer, target) = (self.offer(Wish::Audio), call.target.clone());
+        let mut ask = |credentials: &str| {
+            call.cseq += 1;
+            let request = self.describing(call, ("INVITE", call.cseq), credentials, &offer);
+            let answer = self.ask(&request);
+            match answer.status {
+                200 => self.send(&self.in_dialog(call, "ACK", call.cseq)),
+                _ => self.acknowledge(&request, &answer),
+            }
+            answer
+        };
+        let answer = ask("");
+        match answer.status {
+            407 => ask(&self.credentials(&answer, "INVITE", &target)),
+            _ => answer,
+        }
+    }
+
     /// An INVITE; `credentials` is empty or whole header lines.
     pub(crate) fn invite(
         &self,
@@ -272,7 +299,7 @@ impl Phone {
         let ip = self.local().ip();
         let family = if ip.is_ipv4() { "IP4" } else { "IP6" };
         let media = match wish {
-            Wish::Audio => format!("m=audio {AUDIO_PORT} RTP/AVP 0\r\n"),
+            Wish::Audio => format!("m=audio {} RTP/AVP 0\r\n", self.audio_port),
             Wish::Tcp(first, last) => format!("m=application 9 TCP sluicegate\r\na=service-ports:{first}-{last}\r\n"),
             Wish::Udp(first, last) => format!("m=application 9 UDP sluicegate\r\na=service-ports:{first}-{last}\r\n"),
         };

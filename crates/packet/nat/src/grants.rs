@@ -40,6 +40,9 @@ impl Translator {
         let opened = match known {
             None => self.rules.open((now, unix), spec, target_ports, flows_max),
             Some(slot) => {
+                if self.rules.pinholes.is_moved_by(slot, grant) {
+                    self.end_flows(slot, u32::MAX);
+                }
                 if self.rules.pinholes.is_extended_by(slot, grant) {
                     let (is_ipv4, rules) = (self.rules.is_ipv4(slot), &mut self.rules);
                     of_family!(is_ipv4, (&mut self.v4, &mut self.v6), |flows| reclaim(flows, rules, slot));

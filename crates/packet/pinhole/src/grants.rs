@@ -64,7 +64,19 @@ impl Pinholes {
         known.is_some_and(|known| grant.not_after > known.not_after)
     }
 
-    /// Renews a pinhole, whose lines have given back their slices if it [is extended](Self::is_extended_by).
+    /// Whether a grant lets its client in from elsewhere than the one that a pinhole was made from, whose client proves no
+    /// address itself: what it has open ends, as it is another's.
+    #[must_use]
+    pub fn is_moved_by(&self, slot: u32, grant: &Grant) -> bool {
+        let known = self.table.at(slot).and_then(Pinhole::grant);
+        known.is_some_and(|known| {
+            let is_elsewhere = known.client_address != grant.client_address;
+            is_elsewhere && !known.proves_address() && grant.not_after > known.not_after
+        })
+    }
+
+    /// Renews a pinhole, whose lines have given back their slices if it [is extended](Self::is_extended_by), and which has none
+    /// if it [is moved](Self::is_moved_by).
     ///
     /// # Errors
     /// [`InstallError::Conflict`], [`InstallError::Revoked`], [`InstallError::Expired`].
@@ -81,7 +93,8 @@ impl Pinholes {
         let pinhole = self.table.at(slot).ok_or(conflict)?;
         let known = pinhole.grant().ok_or(conflict)?;
         // Where a client signs in from may change if that is not where its packets come from.
-        let same_client = known.client_address == spec.grant.client_address || known.proves_address();
+        let (address, is_moved) = (spec.grant.client_address, self.is_moved_by(slot, &spec.grant));
+        let same_client = known.client_address == address || known.proves_address() || is_moved;
         let is_same = same_client
             && (known.protocol, known.flags) == (spec.grant.protocol, spec.grant.flags)
             && (pinhole.target, pinhole.target_ports) == (spec.target, target_ports)
@@ -134,6 +147,9 @@ impl Pinholes {
             pinhole.spent = false;
             pinhole.holder = Holder::Granted(spec.grant.into());
         });
+        if is_moved {
+            self.move_client(slot, address);
+        }
         self.put_seal(slot, unix, spec.keys);
         self.table.schedule(now, slot);
         Ok(gate)

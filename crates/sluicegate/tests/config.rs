@@ -135,7 +135,7 @@ const FRONTEND_MISTAKES: &[Mistake] = &[
     ),
     ("name = \"ssh\"", "name = \"web\"", 19, "the name is used twice", "give every one its own name"),
     ("name = \"front-1\"", "name = \"front 1\"", 2, "name \"front 1\" is not", "1 to 64 letters"),
-    ("group:staff", "staff", 16, "\"staff\" is no user or group", "write \"user:alice\""),
+    ("group:staff", "staff", 16, "\"staff\" is no user, group or peer", "write \"user:alice\""),
     (
         "services = [\"web\"]",
         "services = [\"wbe\"]",
@@ -462,15 +462,37 @@ fn every_mistake_about_an_open_service_gives_file_line_and_what_to_do() {
     every_mistake_is_found(&open, OPEN_MISTAKES, "");
 }
 
-/// Only that there are no such interfaces may be found.
+/// Only that there are no such interfaces, addresses and files may be found.
 #[test]
 fn the_examples_of_the_documentation_have_no_mistakes() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
-    for name in ["router.toml", "edge.toml"] {
+    for name in ["router.toml", "edge.toml", "trunk.toml"] {
         let (_, said) = sluicegate("check", &folder.join(name));
         let errors: Vec<&str> = said.lines().filter(|line| line.contains(": error: ")).collect();
-        assert!(errors.iter().all(|line| line.contains("interface \"eth")), "{name}: {said}");
+        let absent = ["interface \"eth", "cannot read /etc/sluicegate/", "this host has no address 203.0.113.1"];
+        let is_elsewhere = |line: &&str| absent.iter().any(|absent| line.contains(absent));
+        assert!(!errors.is_empty() && errors.iter().all(is_elsewhere), "{name}: {said}");
     }
+}
+
+#[test]
+fn a_peer_without_tls_or_a_certificate_is_refused_with_what_to_write() {
+    const PEER: &str = "[[peer]]\nname = \"carrier\"\naddresses = [\"198.51.100.32/28\"]\n\
+        certificate = \"sbc.carrier.example\"\nsip = \"tls/198.51.100.40:5061\"\nnumbers = [\"+*\"]\n";
+    let right = format!("{FRONTEND}{PEER}");
+    let first = FRONTEND.lines().count() + 1;
+    let listens = "the frontend listens for none";
+    every_mistake_is_found(
+        &right,
+        &[
+            ("+*", "0*", first, listens, "add \"tls/ADDRESS:5061\" to listen"),
+            ("+*", "0*", first + 3, "a certificate that the frontend could not believe", "add server_ca = FILE"),
+            ("certificate = \"sbc.carrier.example\"\n", "", first, "an address proves nothing", "write its name"),
+            ("\"tls/198", "\"udp/198", first + 4, "over udp nobody shows a certificate", "write \"tls/198.51.100.40"),
+            ("+*", "+*\"]\nreg = [\"", first + 6, "unknown field `reg`", "correct its spelling"),
+        ],
+        "",
+    );
 }
 
 #[test]

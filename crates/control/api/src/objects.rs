@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
-use sluicegate_policy::{Rule, Service};
+use sluicegate_policy::{Rule, Service, SipPeer};
 use zeroize::Zeroizing;
 
 /// A user, without what its passwords are checked against.
@@ -88,14 +88,17 @@ pub struct UserChange {
     pub enabled: Option<bool>,
 }
 
-/// What a changed configuration file says of services and rules.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+/// What a configuration file says of services, rules and peers.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Configured {
     /// All its services.
     pub services: Vec<Service>,
     /// All its rules.
     pub rules: Vec<Rule>,
+    /// All its peers.
+    #[serde(default)]
+    pub peers: Vec<SipPeer>,
 }
 
 /// A gate that has joined.

@@ -1,3 +1,5 @@
+mod peers;
+
 use core::{fmt, net::IpAddr};
 use std::collections::HashSet;
 
@@ -20,11 +22,13 @@ pub struct Bounds {
     pub services_max: usize,
     /// Rules.
     pub rules_max: usize,
+    /// Peers.
+    pub peers_max: usize,
 }
 
 impl Default for Bounds {
     fn default() -> Self {
-        Self { users_max: 100_000, groups_max: 1_000, services_max: 1_000, rules_max: 1_000 }
+        Self { users_max: 100_000, groups_max: 1_000, services_max: 1_000, rules_max: 1_000, peers_max: 64 }
     }
 }
 
@@ -56,6 +60,8 @@ pub enum Place {
     Service(usize, String),
     /// The rule at this position, with this name.
     Rule(usize, String),
+    /// The peer at this position, with this name.
+    Peer(usize, String),
 }
 
 impl fmt::Display for Place {
@@ -66,6 +72,7 @@ impl fmt::Display for Place {
             Self::Group(name) => write!(f, "group {name:?}"),
             Self::Service(_, name) => write!(f, "service {name:?}"),
             Self::Rule(_, name) => write!(f, "rule {name:?}"),
+            Self::Peer(_, name) => write!(f, "peer {name:?}"),
         }
     }
 }
@@ -134,6 +141,7 @@ struct Known<'a> {
     users: HashSet<&'a str>,
     groups: HashSet<&'a str>,
     services: HashSet<&'a str>,
+    peers: HashSet<&'a str>,
     /// Services that an allowing rule names.
     opened: HashSet<&'a str>,
     /// External ports that one user may hold.
@@ -147,6 +155,7 @@ impl<'a> Known<'a> {
             users: draft.users.iter().map(|user| user.name.as_str()).collect(),
             groups: draft.groups.iter().map(|group| group.name.as_str()).collect(),
             services: draft.services.iter().map(|service| service.name.as_str()).collect(),
+            peers: draft.peers.iter().map(|peer| peer.name.as_str()).collect(),
             opened: allowing.flat_map(|rule| rule.services.iter().map(String::as_str)).collect(),
             ports_max: draft.per_user.ports_max,
         }
@@ -157,9 +166,13 @@ impl<'a> Known<'a> {
             let (known, kind, name) = match subject {
                 Subject::User(name) => (self.users.contains(name.as_str()), "user", name),
                 Subject::Group(name) => (self.groups.contains(name.as_str()), "group", name),
+                Subject::Peer(name) => (self.peers.contains(name.as_str()), "peer", name),
             };
             if !known {
-                let hint = format!("add it with: sluicegate {kind} add {name}");
+                let hint = match subject {
+                    Subject::Peer(_) => "describe it in a [[peer]] of the configuration file".to_owned(),
+                    _ => format!("add it with: sluicegate {kind} add {name}"),
+                };
                 report.warn(field, format!("there is no {kind} {name:?}, so it lets no one in"), hint);
             }
         }
@@ -187,6 +200,10 @@ pub(crate) fn draft(draft: &Draft, bounds: &Bounds) -> Vec<Finding> {
         report.subject = Place::Rule(index, each.name.clone());
         rule(&mut report, each, &known);
     }
+    for (index, each) in draft.peers.iter().enumerate() {
+        report.subject = Place::Peer(index, each.name.clone());
+        peers::check(&mut report, each, (&draft.peers[..index], &draft.services));
+    }
     duplicates(&mut report, draft);
     report.findings
 }
@@ -197,6 +214,7 @@ fn counts(report: &mut Report, draft: &Draft, bounds: &Bounds) {
         ("groups", draft.groups.len(), bounds.groups_max),
         ("services", draft.services.len(), bounds.services_max),
         ("rules", draft.rules.len(), bounds.rules_max),
+        ("peers", draft.peers.len(), bounds.peers_max),
     ];
     for (what, count, max) in tables.into_iter().filter(|(_, count, max)| count > max) {
         report.error("", format!("{count} {what}, but at most {max} fit"), format!("raise {what}_max or remove some"));
@@ -209,7 +227,8 @@ fn duplicates(report: &mut Report, draft: &Draft) {
     let groups = draft.groups.iter().map(|group| (1, &group.name, Place::Group(group.name.clone())));
     let services = draft.services.iter().enumerate().map(|(i, s)| (2, &s.name, Place::Service(i, s.name.clone())));
     let rules = draft.rules.iter().enumerate().map(|(i, r)| (3, &r.name, Place::Rule(i, r.name.clone())));
-    for (kind, name, place) in users.chain(groups).chain(services).chain(rules) {
+    let peers = draft.peers.iter().enumerate().map(|(i, p)| (4, &p.name, Place::Peer(i, p.name.clone())));
+    for (kind, name, place) in users.chain(groups).chain(services).chain(rules).chain(peers) {
         if !seen.insert((kind, name)) {
             report.subject = place;
             report.error("name", "the name is used twice", "give every one its own name");

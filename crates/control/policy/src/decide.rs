@@ -176,7 +176,7 @@ pub fn decide(policy: &Policy, request: &Request<'_>) -> Decision {
 fn judge(policy: &Policy, request: &Request<'_>, steps: &mut Vec<Step>) -> Result<Limits, DenyReason> {
     let mut pass = |text: String| steps.push(Step { passed: true, text });
 
-    let user = policy.user(request.user).ok_or(DenyReason::UnknownUser)?;
+    let user = policy.party(request.user).ok_or(DenyReason::UnknownUser)?;
     if !user.enabled {
         return Err(DenyReason::UserDisabled);
     }
@@ -232,7 +232,8 @@ fn within_share(
     let takes_ports = service.mode == ServiceMode::Nat && service.kind == ServiceKind::Declared;
     let with_ports = request.wanted.iter().filter(|range| takes_ports && range.protocol.has_ports());
     let wants = request.wanted.len() as u64;
-    let part = policy.per_user().each(&request.held, wants);
+    let share = policy.share_of(request.user);
+    let part = share.each(&request.held, wants);
     let limits = Limits {
         bytes_max: limits.bytes_max.min(part.bytes),
         rate_bps: limits.rate_bps.min(part.rate_bps),
@@ -242,7 +243,7 @@ fn within_share(
     // Less than this is no grant: it is refused rather than given.
     let each = (limits.flows_max.max(1).into(), limits.bytes_max.max(BYTES_MIN), limits.rate_bps.max(RATE_BPS_MIN));
     let ports = with_ports.map(|range| u64::from(range.len())).sum();
-    policy.per_user().admit(&request.held, &Share::of_limits(wants, ports, each))?;
+    share.admit(&request.held, &Share::of_limits(wants, ports, each))?;
     Ok(limits)
 }
 

@@ -9,6 +9,7 @@ mod decide;
 mod limits;
 mod model;
 mod modes;
+mod peer;
 mod ports;
 mod pseudonym;
 mod quantity;
@@ -27,6 +28,7 @@ pub use model::{
     ServiceKind, ServiceMode, User, is_name,
 };
 pub use modes::data_mode;
+pub use peer::{Network, SipPeer, SipTarget};
 pub use ports::{PortProtocol, PortRange};
 pub use pseudonym::pseudonym;
 pub use quantity::{Bytes, Rate};

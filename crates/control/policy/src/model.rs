@@ -5,7 +5,9 @@ use sluicegate_sip::message::Transport;
 use subtle::ConstantTimeEq;
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
-use crate::{Day, Limits, PortRange, Schedule, SipCertificate, SipPort, Subject, TimeOfDay, limits};
+use crate::{
+    Day, Limits, PortRange, Schedule, SipCertificate, SipPeer, SipPort, Subject, TimeOfDay, limits, peer::fit,
+};
 
 /// Longest name of a user, group, service or rule, in bytes.
 pub const NAME_LEN_MAX: usize = 64;
@@ -60,6 +62,7 @@ impl User {
         match subject {
             Subject::User(name) => *name == self.name,
             Subject::Group(name) => self.groups.contains(name),
+            Subject::Peer(name) => SipPeer::name_of(&self.name) == Some(name),
         }
     }
 }
@@ -236,11 +239,7 @@ impl Service {
     /// How well what was dialled fits one of its numbers: the longer the part that is the same, the better.
     #[must_use]
     pub fn answers_to(&self, dialled: &str) -> Option<usize> {
-        let fit = |number: &String| match number.strip_suffix('*') {
-            Some(beginning) => dialled.starts_with(beginning).then_some(beginning.len()),
-            None => (number == dialled).then_some(usize::MAX),
-        };
-        self.numbers.iter().filter_map(fit).max()
+        fit(&self.numbers, dialled)
     }
 
     /// Whether all of `wanted` lies in one of the ranges that can be opened.

@@ -101,6 +101,17 @@ impl Default for PerUser {
 }
 
 impl PerUser {
+    /// So many times as much.
+    pub(crate) const fn times(&self, count: u32) -> Self {
+        Self {
+            grants_max: self.grants_max.saturating_mul(count),
+            ports_max: self.ports_max.saturating_mul(count),
+            flows_max: self.flows_max.saturating_mul(count),
+            bytes_max: self.bytes_max.saturating_mul(count as u64),
+            rate_bps: self.rate_bps.saturating_mul(count as u64),
+        }
+    }
+
     /// Whether a user whose grants hold `held` may have those of `more` as well.
     ///
     /// # Errors

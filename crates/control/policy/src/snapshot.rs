@@ -6,7 +6,8 @@ use std::{
 use sluicegate_bounded::Gauge;
 
 use crate::{
-    Bounds, Effect, Finding, Group, PerUser, Registering, Rule, Schedule, Service, ServiceKind, Severity, User, check,
+    Bounds, Effect, Finding, Group, PerUser, Registering, Rule, Schedule, Service, ServiceKind, Severity, SipPeer,
+    User, check,
 };
 
 /// Everything that a policy is made from, as it was read; nothing is promised about it yet.
@@ -20,6 +21,8 @@ pub struct Draft {
     pub services: Vec<Service>,
     /// Rules, from configuration or the store.
     pub rules: Vec<Rule>,
+    /// Peers, from configuration.
+    pub peers: Vec<SipPeer>,
     /// What one user's grants may hold together, from configuration.
     pub per_user: PerUser,
 }
@@ -43,6 +46,8 @@ pub struct Policy {
     /// SIP servers that take registrations themselves, by name.
     relaying: Arc<[Arc<Service>]>,
     rules: Arc<[Rule]>,
+    /// Peers, each with whom rules take it for.
+    peers: Arc<[(Arc<SipPeer>, User)]>,
     per_user: PerUser,
     bounds: Bounds,
 }
@@ -67,6 +72,7 @@ impl Policy {
             services: Arc::new(services),
             relaying: relaying.into(),
             rules: draft.rules.into(),
+            peers: draft.peers.into_iter().map(|peer| (Arc::new(peer.clone()), peer.to_user())).collect(),
             per_user: draft.per_user,
             bounds,
         };
@@ -77,6 +83,36 @@ impl Policy {
     #[must_use]
     pub fn user(&self, name: &str) -> Option<&Arc<User>> {
         self.users.get(name)
+    }
+
+    /// Who asks under this name: a user, or with `peer:` in front of it a peer.
+    #[must_use]
+    pub fn party(&self, name: &str) -> Option<&User> {
+        let peer = || self.known_peer(name).map(|(_, user)| user);
+        self.user(name).map(|user| &**user).or_else(peer)
+    }
+
+    /// The peer that asks under this name.
+    #[must_use]
+    pub fn peer(&self, party: &str) -> Option<&Arc<SipPeer>> {
+        self.known_peer(party).map(|(peer, _)| peer)
+    }
+
+    fn known_peer(&self, party: &str) -> Option<&(Arc<SipPeer>, User)> {
+        let name = SipPeer::name_of(party)?;
+        self.peers.iter().find(|(peer, _)| peer.name == name)
+    }
+
+    /// All peers, in the order of the configuration.
+    pub fn peers(&self) -> impl ExactSizeIterator<Item = &Arc<SipPeer>> {
+        self.peers.iter().map(|(peer, _)| peer)
+    }
+
+    /// The peer that a service reaches that dials this: the one with the number that fits best.
+    #[must_use]
+    pub fn peer_dialled(&self, number: &str) -> Option<&Arc<SipPeer>> {
+        let fits = self.peers().filter_map(|peer| Some((peer.answers_to(number)?, peer)));
+        fits.max_by_key(|(fit, peer)| (*fit, &peer.name)).map(|(_, peer)| peer)
     }
 
     /// The service with this name.
@@ -133,6 +169,12 @@ impl Policy {
         &self.per_user
     }
 
+    /// What the grants of whoever asks under this name may hold together.
+    #[must_use]
+    pub fn share_of(&self, party: &str) -> PerUser {
+        self.peer(party).map_or(self.per_user, |peer| peer.share(&self.per_user))
+    }
+
     /// All users, in no order.
     pub fn users(&self) -> impl ExactSizeIterator<Item = &Arc<User>> {
         self.users.values()
@@ -151,12 +193,13 @@ impl Policy {
 
     /// The fill of each table.
     #[must_use]
-    pub fn gauges(&self) -> [Gauge; 4] {
+    pub fn gauges(&self) -> [Gauge; 5] {
         [
             Gauge::of("policy_users", self.users.len(), self.bounds.users_max),
             Gauge::of("policy_groups", self.groups.len(), self.bounds.groups_max),
             Gauge::of("policy_services", self.services.len(), self.bounds.services_max),
             Gauge::of("policy_rules", self.rules.len(), self.bounds.rules_max),
+            Gauge::of("policy_peers", self.peers.len(), self.bounds.peers_max),
         ]
     }
 }

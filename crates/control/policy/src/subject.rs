@@ -2,13 +2,15 @@ use core::{fmt, str::FromStr};
 
 use crate::{TextError, is_name, text::serde_as_text};
 
-/// Whom a permission is about. Text form: `user:alice` or `group:phones`.
+/// Whom a permission is about. Text form: `user:alice`, `group:phones` or `peer:carrier`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Subject {
     /// The user with this name.
     User(String),
     /// Every user in the group with this name.
     Group(String),
+    /// The peer with this name.
+    Peer(String),
 }
 
 impl fmt::Display for Subject {
@@ -16,6 +18,7 @@ impl fmt::Display for Subject {
         match self {
             Self::User(name) => write!(f, "user:{name}"),
             Self::Group(name) => write!(f, "group:{name}"),
+            Self::Peer(name) => write!(f, "peer:{name}"),
         }
     }
 }
@@ -27,12 +30,16 @@ impl FromStr for Subject {
         match text.split_once(':') {
             Some(("user", name)) if is_name(name) => Ok(Self::User(name.into())),
             Some(("group", name)) if is_name(name) => Ok(Self::Group(name.into())),
-            _ => Err(TextError::new(text, "user or group", "write \"user:alice\" or \"group:phones\"")),
+            Some(("peer", name)) if is_name(name) => Ok(Self::Peer(name.into())),
+            _ => {
+                let hint = "write \"user:alice\", \"group:phones\" or \"peer:carrier\"";
+                Err(TextError::new(text, "user, group or peer", hint))
+            }
         }
     }
 }
 
-serde_as_text!(Subject, "a user or group such as \"user:alice\" or \"group:phones\"");
+serde_as_text!(Subject, "a user, group or peer such as \"user:alice\", \"group:phones\" or \"peer:carrier\"");
 
 #[cfg(test)]
 mod tests {
@@ -40,7 +47,7 @@ mod tests {
 
     #[test]
     fn subjects_are_read_back() {
-        for text in ["user:alice", "group:phones", "user:+49.30-1"] {
+        for text in ["user:alice", "group:phones", "user:+49.30-1", "peer:carrier"] {
             assert_eq!(text.parse::<Subject>().unwrap().to_string(), text);
         }
     }

@@ -202,7 +202,7 @@ fn what_only_looks_wrong_is_a_warning_and_opens_nothing() {
 #[test]
 fn every_table_refuses_one_more_than_its_maximum() {
     type Change = fn(&mut Draft);
-    let bounds = Bounds { users_max: 1, groups_max: 1, services_max: 1, rules_max: 1 };
+    let bounds = Bounds { users_max: 1, groups_max: 1, services_max: 1, rules_max: 1, peers_max: 1 };
     let (policy, _) = Policy::build(draft(), bounds).unwrap();
     assert!(policy.gauges().iter().all(|gauge| (gauge.used, gauge.max) == (1, 1)));
     let one_more: [(Change, &str); 4] = [
@@ -219,7 +219,7 @@ fn every_table_refuses_one_more_than_its_maximum() {
         assert_eq!((&error.subject, error.severity), (&Place::Whole, Severity::Error));
         assert!(error.message.starts_with(message), "{error}");
     }
-    let none = Bounds { users_max: 0, groups_max: 0, services_max: 0, rules_max: 0 };
+    let none = Bounds { users_max: 0, groups_max: 0, services_max: 0, rules_max: 0, peers_max: 0 };
     let errors = Policy::build(draft(), none).unwrap_err();
     let whole = errors.iter().filter(|f| f.subject == Place::Whole && f.severity == Severity::Error);
     assert_eq!(whole.count(), 4);

@@ -3,6 +3,7 @@
 
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
+    net::IpAddr,
     time::Duration,
 };
 
@@ -30,6 +31,8 @@ struct Call {
     watch: Option<Watch>,
     /// How often its sides have agreed on media.
     agreed: u32,
+    /// Where the media of a peer come from.
+    media: Option<IpAddr>,
     /// Requests that may still be said, and since when.
     left: u32,
     since: Instant,
@@ -64,6 +67,8 @@ const LOOKS: u64 = 4;
 #[derive(Debug, Default)]
 pub(crate) struct Calls {
     by_id: HashMap<CallId, Call>,
+    /// How many each user has.
+    of_users: HashMap<String, usize>,
     by_end: BTreeSet<(UnixTime, CallId)>,
     by_watch: BTreeSet<(UnixTime, CallId)>,
     byes: HashMap<CallId, Bye>,
@@ -91,9 +96,10 @@ impl Calls {
         if self.by_id.len() >= max {
             return false;
         }
+        *self.of_users.entry(user.to_owned()).or_default() += 1;
         let (user, service) = (user.to_owned(), service.to_owned());
-        self.by_id
-            .insert(id, Call { user, service, until, watch: None, agreed: 0, left: u32::MAX, since: Instant::ZERO });
+        let (left, since) = (u32::MAX, Instant::ZERO);
+        self.by_id.insert(id, Call { user, service, until, watch: None, agreed: 0, media: None, left, since });
         self.by_end.insert((until, id));
         true
     }
@@ -109,6 +115,21 @@ impl Calls {
     /// Whose call to which service this is.
     pub(crate) fn of(&self, id: CallId) -> Option<(&str, &str)> {
         self.by_id.get(&id).map(|call| (call.user.as_str(), call.service.as_str()))
+    }
+
+    /// How many calls this user has.
+    pub(crate) fn of_user(&self, user: &str) -> usize {
+        self.of_users.get(user).copied().unwrap_or_default()
+    }
+
+    pub(crate) fn media_of(&self, id: CallId) -> Option<IpAddr> {
+        self.by_id.get(&id)?.media
+    }
+
+    pub(crate) fn set_media(&mut self, id: CallId, media: IpAddr) {
+        if let Some(call) = self.by_id.get_mut(&id) {
+            call.media = Some(media);
+        }
     }
 
     /// Until when a call lives.
@@ -144,6 +165,12 @@ impl Calls {
     /// The call is over; `true` if it lived.
     pub(crate) fn end(&mut self, id: CallId) -> bool {
         let Some(call) = self.by_id.remove(&id) else { return false };
+        if let Some(count) = self.of_users.get_mut(&call.user) {
+            *count -= 1;
+            if *count == 0 {
+                self.of_users.remove(&call.user);
+            }
+        }
         call.watch.map(|watch| self.by_watch.remove(&(watch.at, id)));
         self.by_end.remove(&(call.until, id))
     }
@@ -284,7 +311,9 @@ mod tests {
         calls.keep([1; 12], ("alice", "pbx"), UNTIL, 9);
         calls.keep([1; 12], ("alice", "pbx"), UnixTime(2_000), 9);
         calls.keep([2; 12], ("bob", "pbx"), UNTIL, 9);
+        assert_eq!(["alice", "bob", "carol"].map(|user| calls.of_user(user)), [1, 1, 0]);
         calls.expire(UNTIL);
+        assert_eq!(calls.of_users.len(), 1, "nothing is remembered of who has none");
         assert_eq!((calls.of([1; 12]), calls.of([2; 12])), (Some(("alice", "pbx")), None));
         assert_eq!(calls.end_all(|user, _| user == "alice"), [[1; 12]]);
     }

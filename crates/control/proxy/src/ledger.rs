@@ -3,6 +3,8 @@
 //! It is a view, not an authority: gates keep their own pinholes and fail static. A row is made when an opening is sent
 //! to a gate or when a gate reports a grant that outlived the frontend; it goes when the grant ends.
 
+mod trunks;
+
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     net::IpAddr,
@@ -19,7 +21,11 @@ use sluicegate_grant::{DataMode, Grant, GrantId};
 use sluicegate_policy::{PortProtocol, ServiceMode, Share};
 use sluicegate_wire::{Instant, UnixTime};
 
-use crate::calls::{CallId, Calls, Refused};
+pub(crate) use self::trunks::Begun;
+use crate::{
+    calls::{CallId, Calls, Refused},
+    guesses::Table,
+};
 
 /// How long a row outlives its grant, in seconds: a gate's clock may be that far behind.
 const GRACE_SECS: u64 = 5;
@@ -116,6 +122,8 @@ pub struct Ledger {
     next_look: AtomicU64,
     /// Whether gates have yet to say what they have had open since before this start.
     is_partial: AtomicBool,
+    /// How many calls peers began lately.
+    rates: Mutex<Table>,
 }
 
 /// Stands for no time at all.
@@ -125,7 +133,9 @@ impl Ledger {
     /// A directory with room for so many grants.
     #[must_use]
     pub fn new(grants_max: usize) -> Self {
-        Self { rows: Mutex::default(), grants_max, next_look: AtomicU64::new(NEVER), is_partial: AtomicBool::default() }
+        let rates = Mutex::new(Table::new("peer_rates", trunks::RATES_MAX));
+        let (next_look, is_partial) = (AtomicU64::new(NEVER), AtomicBool::default());
+        Self { rows: Mutex::default(), grants_max, next_look, is_partial, rates }
     }
 
     fn lock(&self) -> MutexGuard<'_, Rows> {

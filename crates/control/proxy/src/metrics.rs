@@ -146,6 +146,8 @@ labelled! {
         TableFull = "table_full",
         /// INVITEs ended because they rang for long while memory was short.
         EndedEarly = "ended_early",
+        /// Requests of a peer or to it, beyond the calls a second that it may have.
+        PeerBusy = "peer_busy",
     }
 }
 

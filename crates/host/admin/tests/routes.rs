@@ -32,7 +32,7 @@ impl Running {
         let dir = TempDir::new().unwrap();
         let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
         let mut config = Config::new("f1", "example.net", any, any, dir.path().join("state"));
-        (config.shards, config.services) = (1, vec![service("web")]);
+        (config.shards, config.configured.services) = (1, vec![service("web")]);
         let frontend = Frontend::start(config).await.unwrap();
         let api = Api { frontend: Some(frontend.control()), ..Api::default() };
         let mut running = Self { tasks: vec![tokio::spawn(frontend.run(std::future::pending()))], dir };
@@ -126,7 +126,7 @@ async fn objects_are_added_listed_changed_and_removed() {
     let moved = Service { address: [10, 0, 0, 3].into(), ..service("mail") };
     assert_eq!(node.ask(&api::SERVICES_REPLACE.ask(&vec![moved])).await.unwrap(), ["mail"]);
     node.ask(&api::SERVICE_REMOVE.ask_of("mail", &())).await.unwrap();
-    let configured = Configured { services: Vec::new(), rules: Vec::new() };
+    let configured = Configured::default();
     assert_eq!(node.ask(&api::CONFIGURE.ask(&configured)).await.unwrap(), ["web"]);
     node.ask(&api::USER_REMOVE.ask_of("alice", &())).await.unwrap();
     node.ask(&api::GROUP_REMOVE.ask_of("staff", &())).await.unwrap();

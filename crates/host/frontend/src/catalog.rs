@@ -8,7 +8,7 @@ use std::{
 
 use arc_swap::ArcSwap;
 use sluicegate_api::{self as api, Configured, NewUser, UserChange};
-use sluicegate_policy::{Bounds, Draft, Finding, Group, PerUser, Policy, Rule, Service, Severity, Subject, User};
+use sluicegate_policy::{Bounds, Draft, Finding, Group, PerUser, Policy, Service, Severity, SipPeer, Subject, User};
 use sluicegate_store::{
     Directory, DirectoryError, ENTRIES_MAX, Kind, OPS_MAX, Store, StoreError,
     password::{PasswordError, credentials},
@@ -75,6 +75,8 @@ pub struct Edited {
     pub(crate) user: Option<String>,
     /// Services whose grants end: gone, or reached otherwise now.
     pub services: Vec<String>,
+    /// Peers whose grants end, as users are named: gone, or known otherwise now.
+    pub(crate) peers: Vec<String>,
 }
 
 fn list(findings: &[Finding]) -> String {
@@ -122,14 +124,14 @@ impl Catalog {
     pub fn open(
         state_dir: &Path,
         realm: &str,
-        (services, rules, per_user): (Vec<Service>, Vec<Rule>, PerUser),
+        (configured, per_user): (Configured, PerUser),
         keyholder: &KeyHolder,
     ) -> Result<Self, StoreError> {
         let path: PathBuf = state_dir.join(STORE_FILE);
         let store = Store::open(&path, ENTRIES_MAX)?;
         let directory = Directory::new(Arc::new(store));
         let holder = Arc::new(Holder::new(keyholder.clone(), realm));
-        let configured = Arc::new(ArcSwap::from_pointee(Configured { services, rules }));
+        let configured = Arc::new(ArcSwap::from_pointee(configured));
         Ok(Self { directory, holder, realm: realm.to_owned(), configured, per_user, bounds: Bounds::default() })
     }
 
@@ -163,6 +165,7 @@ impl Catalog {
         draft.rules.retain(|stored| configured.rules.iter().all(|own| own.name != stored.name));
         draft.services.splice(0..0, configured.services.iter().cloned());
         draft.rules.splice(0..0, configured.rules.iter().cloned());
+        draft.peers.clone_from(&configured.peers);
         draft.per_user = self.per_user;
         Ok(draft)
     }
@@ -173,10 +176,10 @@ impl Catalog {
     /// If they do not fit together with each other and the store; nothing was changed then.
     pub fn configure(&self, new: &Configured) -> Result<Edited, EditError> {
         let (before, after) = (self.services()?, self.draft_with(new)?);
-        let moved = moved(&before, &after.services);
+        let (moved, peers) = (moved(&before, &after.services), unknown(&self.configured.load().peers, &after.peers));
         Policy::build(after, self.bounds).map_err(EditError::Policy)?;
         self.configured.store(Arc::new(new.clone()));
-        Ok(Edited { services: moved, ..Edited::default() })
+        Ok(Edited { services: moved, peers, ..Edited::default() })
     }
 
     /// Whether the site would still fit together after `change`; errors that are there already do not count.
@@ -388,6 +391,13 @@ fn moved(before: &[Service], after: &[Service]) -> Vec<String> {
     let reached = |service: &Service| (service.address, service.mode, service.kind, service.ports.clone());
     let stands = |old: &Service| after.iter().any(|new| new.name == old.name && reached(new) == reached(old));
     before.iter().filter(|old| !stands(old)).map(|old| old.name.clone()).collect()
+}
+
+/// The peers of `before` that `after` does not have, or that are known or sent to otherwise there.
+fn unknown(before: &[SipPeer], after: &[SipPeer]) -> Vec<String> {
+    let known = |peer: &SipPeer| (peer.addresses.clone(), peer.certificate.clone(), peer.sip, peer.media().to_vec());
+    let stands = |old: &SipPeer| after.iter().any(|new| new.name == old.name && known(new) == known(old));
+    before.iter().filter(|old| !stands(old)).map(SipPeer::party).collect()
 }
 
 fn groups_exist<'a>(draft: &Draft, mut groups: impl Iterator<Item = &'a String>) -> Result<(), EditError> {

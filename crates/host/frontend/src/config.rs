@@ -8,7 +8,8 @@ use std::{
 };
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use sluicegate_policy::{PerUser, Rule, Service};
+use sluicegate_api::Configured;
+use sluicegate_policy::PerUser;
 use sluicegate_store::audit;
 
 use crate::{holder::KeyHolder, overload::OverloadControl, streams::Connections, tls::TlsFiles};
@@ -129,10 +130,8 @@ pub struct Config {
     pub feed: SocketAddr,
     /// SIP threads; 0: one per processor.
     pub shards: usize,
-    /// Services from the configuration file.
-    pub services: Vec<Service>,
-    /// Rules from the configuration file.
-    pub rules: Vec<Rule>,
+    /// Services, rules and peers from the configuration file.
+    pub configured: Configured,
     /// What is known of gates beforehand: their services and addresses. Services that no gate names here are protected by
     /// the gate that joined first.
     pub gates: Vec<GateSite>,
@@ -175,8 +174,7 @@ impl Config {
             digest: vec![DigestName::Sha256, DigestName::Md5],
             feed,
             shards: 0,
-            services: Vec::new(),
-            rules: Vec::new(),
+            configured: Configured::default(),
             gates: Vec::new(),
             grants_max: 65_536,
             per_user: PerUser::default(),

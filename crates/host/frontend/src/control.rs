@@ -350,6 +350,7 @@ impl Control {
         }
         let connected = self.gates_known().iter().filter(|gate| gate.connected).count();
         sums.extend(inner.ledger.gauges());
+        sums.push(inner.ledger.peers_gauge(inner.clock.now()));
         sums.extend([
             inner.decisions.gauge(),
             inner.stories.gauge(),
@@ -393,7 +394,7 @@ impl Control {
         if let Some(user) = &edited.user {
             self.inner.contacts.end(user);
         }
-        let user = edited.user.iter().cloned().map(Selected::User);
+        let user = edited.user.iter().chain(&edited.peers).cloned().map(Selected::User);
         for ended in user.chain(edited.services.iter().cloned().map(Selected::Service)) {
             self.revoke(Selector::all(ended))?;
         }

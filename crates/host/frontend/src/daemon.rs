@@ -306,7 +306,7 @@ impl Frontend {
         let catalog = Catalog::open(
             &config.state_dir,
             &config.realm,
-            (config.services.clone(), config.rules.clone(), config.per_user),
+            (config.configured.clone(), config.per_user),
             &config.keyholder,
         )?;
         let contacts = OpenedContacts::open(&config.state_dir)?;

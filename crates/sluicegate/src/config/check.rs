@@ -9,6 +9,7 @@ use std::{
 };
 
 use sluicegate_agent::{Account, Pin, serve};
+use sluicegate_api::Configured;
 use sluicegate_frontend::{KeyHolder, Listen};
 use sluicegate_keys as keys;
 use sluicegate_policy::{
@@ -191,6 +192,7 @@ pub(super) fn try_out(
     if let Some(gate) = &plan.gate {
         ways::ask_neighbours(&mut report, &gate.inside, &services_behind(file, gate), untried);
     }
+    let is_peers = |subject: &Subject| matches!(subject, Subject::Peer(_));
     let mut subjects = Vec::new();
     for (index, service) in file.services.iter().enumerate() {
         subjects.extend(service.allow.iter().map(|subject| (["service", "allow"], index, subject)));
@@ -198,6 +200,8 @@ pub(super) fn try_out(
     for (index, rule) in file.rules.iter().enumerate() {
         subjects.extend(rule.subjects.iter().map(|subject| (["rule", "subjects"], index, subject)));
     }
+    // Those stand in the file.
+    subjects.retain(|(_, _, subject)| !is_peers(subject));
     match known {
         _ if subjects.is_empty() => {}
         Some(known) => {
@@ -205,6 +209,7 @@ pub(super) fn try_out(
                 let (is_known, kind, name) = match subject {
                     Subject::User(name) => (known.users.contains(name), "user", name),
                     Subject::Group(name) => (known.groups.contains(name), "group", name),
+                    Subject::Peer(name) => (true, "peer", name),
                 };
                 if !is_known {
                     let hint = format!("add it with: sluicegate {kind} add {name}");
@@ -289,6 +294,7 @@ fn objects(report: &mut Report<'_>, file: &File) {
         match subject {
             Subject::User(name) => users.insert(name.clone()),
             Subject::Group(name) => groups.insert(name.clone()),
+            Subject::Peer(_) => false,
         };
     }
     users.extend(file.services.iter().filter_map(|service| service.registrar.clone()));
@@ -297,12 +303,14 @@ fn objects(report: &mut Report<'_>, file: &File) {
         groups: groups.into_iter().map(|name| Group { name, description: String::new() }).collect(),
         services: file.services.clone(),
         rules: file.rules.clone(),
+        peers: file.peers.clone(),
         per_user: file.frontend.as_ref().map(|frontend| frontend.per_user).unwrap_or_default(),
     };
     for finding in draft.check(&Bounds::default()) {
         let (table, index) = match &finding.subject {
             Place::Service(index, _) => ("service", index.to_string()),
             Place::Rule(index, _) => ("rule", index.to_string()),
+            Place::Peer(index, _) => ("peer", index.to_string()),
             Place::User(_) => continue,
             _ => ("service", String::new()),
         };
@@ -340,7 +348,10 @@ fn frontend_plan(
     config.connections = frontend.connections;
     config.tls.clone_from(&frontend.tls);
     tls(report, &config);
+    config.configured =
+        Configured { services: file.services.clone(), rules: file.rules.clone(), peers: file.peers.clone() };
     ways_to_servers(report, &config, &file.services, role);
+    ways_to_peers(report, &config);
     config.advertise.clone_from(&frontend.advertise);
     config.keyholder = match &frontend.keys {
         Some(keys) => {
@@ -374,8 +385,6 @@ fn frontend_plan(
     config.tables = frontend.tables;
     config.audit =
         file.audit.options(&file.node.state).map(|options| audit::Options { calls: file.audit.calls, ..options });
-    config.services.clone_from(&file.services);
-    config.rules.clone_from(&file.rules);
     for error in config.check().err().unwrap_or_default() {
         let text = error.to_string();
         let field = text.split(' ').next().unwrap_or_default().to_owned();
@@ -425,6 +434,25 @@ fn ways_to_servers(report: &mut Report<'_>, config: &sluicegate_frontend::Config
             let what = format!("service {:?} shows a certificate that the frontend could not believe", service.name);
             let hint = "add server_ca = FILE to tls, or pin it: certificate = \"sha256:FINGERPRINT\"";
             report.error(&["service", &index, "certificate"], what, hint);
+        }
+    }
+}
+
+/// Whether peers can be known and spoken to.
+fn ways_to_peers(report: &mut Report<'_>, config: &sluicegate_frontend::Config) {
+    let has_authority = config.tls.as_ref().is_some_and(|files| files.server_ca.is_some());
+    for (index, peer) in config.configured.peers.iter().enumerate() {
+        let index = index.to_string();
+        let is_near = |own: &&Listen| peer.sip.is_none_or(|sip| sip.address.is_ipv4() == own.address.is_ipv4());
+        if !config.listen.iter().filter(is_near).any(Listen::is_tls) {
+            let what =
+                format!("peer {:?} shows its certificate over TLS, and the frontend listens for none", peer.name);
+            report.error(&["peer", &index], what, "add \"tls/ADDRESS:5061\" to listen, of the IP version of its sip");
+        }
+        if matches!(peer.certificate, Some(SipCertificate::Name(_))) && !has_authority {
+            let what = format!("peer {:?} shows a certificate that the frontend could not believe", peer.name);
+            let hint = "add server_ca = FILE to tls, or pin it: certificate = \"sha256:FINGERPRINT\"";
+            report.error(&["peer", &index, "certificate"], what, hint);
         }
     }
 }

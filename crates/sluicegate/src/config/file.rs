@@ -11,7 +11,7 @@ use serde::Deserialize;
 use sluicegate_api::{Enforcement, Role as Place};
 use sluicegate_frontend::{Connections, GateSite, OverloadControl, TlsFiles};
 use sluicegate_gate::{Algorithm, Backend, Carriage, EdgePolicy, Merge, Renew, ServerConfig};
-use sluicegate_policy::{Bytes, PortRange, Rate, Rule, Service};
+use sluicegate_policy::{Bytes, PortRange, Rate, Rule, Service, SipPeer};
 use sluicegate_proxy::{DigestName, Phones, Tables};
 use sluicegate_store::audit::Options;
 
@@ -37,6 +37,8 @@ pub(crate) struct File {
     pub(crate) services: Vec<Service>,
     #[serde(default, rename = "rule")]
     pub(crate) rules: Vec<Rule>,
+    #[serde(default, rename = "peer")]
+    pub(crate) peers: Vec<SipPeer>,
 }
 
 #[derive(Debug, Deserialize)]

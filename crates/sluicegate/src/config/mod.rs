@@ -16,7 +16,8 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 use serde::{Deserialize, de::DeserializeOwned};
-use sluicegate_policy::{Rule, Service};
+use sluicegate_api::Configured;
+use sluicegate_policy::Service;
 
 pub(crate) use check::{Plan, Role};
 pub(crate) use file::{KeyHolder, STATE_DEFAULT};
@@ -73,8 +74,8 @@ pub(crate) struct Outline {
     pub(crate) state: PathBuf,
     /// Of the frontend, if the file describes one.
     pub(crate) realm: Option<String>,
-    pub(crate) services: Vec<Service>,
-    pub(crate) rules: Vec<Rule>,
+    /// Its services, rules and peers.
+    pub(crate) configured: Configured,
     /// Where keys of agents come from, if the frontend's key holder is on another host.
     pub(crate) keys: Option<file::Keys>,
     /// The key holder for other hosts that it is.
@@ -105,8 +106,7 @@ pub(crate) fn outline(path: &Path) -> Result<Outline> {
         keys: keys.flatten(),
         keyholder: file.keyholder,
         realm,
-        services: file.services,
-        rules: file.rules,
+        configured: Configured { services: file.services, rules: file.rules, peers: file.peers },
     })
 }
 

@@ -61,9 +61,8 @@ impl Node {
                 let dir = self.outline.frontend_state();
                 sluicegate_keys::private_directory(&self.outline.state)?;
                 sluicegate_keys::private_directory(&dir)?;
-                let (services, rules) = (self.outline.services.clone(), self.outline.rules.clone());
                 // What users may hold is for a running frontend to say.
-                let objects = (services, rules, PerUser::default());
+                let objects = (self.outline.configured.clone(), PerUser::default());
                 let catalog = Catalog::open(&dir, realm, objects, &self.keyholder()?)?;
                 let audit = self.outline.audit.as_ref().map(audit::Files::open).transpose()?;
                 let audit = audit.map(audit::Files::start).transpose()?;

@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use sluicegate_api::{self as api, Configured};
+use sluicegate_api as api;
 use sluicegate_policy::{Outbound, Service};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::{error, info};
@@ -16,7 +16,7 @@ use super::control::Node;
 use crate::{config, file, out};
 
 /// Tables that change while a node runs.
-const CHANGING: [&str; 2] = ["service", "rule"];
+const CHANGING: [&str; 3] = ["service", "rule", "peer"];
 
 /// `reload`.
 pub(crate) fn run(file: &Path) -> Result<()> {
@@ -75,7 +75,7 @@ fn apply(file: &Path) -> Result<Vec<String>> {
     let after = fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))?;
     let needs_restart = differences(&before.parse()?, &after.parse()?, plan.frontend.is_some());
     let (old, new) = (config::outline(&kept)?, config::outline(file)?);
-    let openness = opened(&old.services, &new.services);
+    let openness = opened(&old.configured.services, &new.configured.services);
     let needs_restart: Vec<String> = needs_restart.into_iter().chain(openness).collect();
     if !needs_restart.is_empty() {
         bail!("nothing was changed, because this needs a restart: {}", needs_restart.join(", "));
@@ -83,7 +83,7 @@ fn apply(file: &Path) -> Result<Vec<String>> {
     if plan.frontend.is_none() {
         return Ok(Vec::new());
     }
-    let ended = Node::of(file)?.ask(&api::CONFIGURE.ask(&Configured { services: new.services, rules: new.rules }))?;
+    let ended = Node::of(file)?.ask(&api::CONFIGURE.ask(&new.configured))?;
     remember(file, &plan.state)?;
     Ok(ended)
 }

@@ -1,6 +1,6 @@
 //! From an authenticated INVITE to a decision, and from a decision to the right way of carrying it out.
 
-use std::sync::Arc;
+use std::{net::IpAddr, sync::Arc};
 
 use sluicegate_grant::DataMode;
 use sluicegate_policy::{
@@ -20,10 +20,16 @@ use super::{
     keys::Side,
     ladder::Asked,
     media::{Want, wanted_of_offer},
+    peers,
     registrar::Registrar,
     watch,
 };
-use crate::{calls::CallId, ledger::Ledger, metrics::Outcome, transmits::Flow};
+use crate::{
+    calls::CallId,
+    ledger::{Begun, Ledger},
+    metrics::Outcome,
+    transmits::Flow,
+};
 
 /// Who may have what, once that is decided.
 #[derive(Debug, Clone)]
@@ -37,6 +43,8 @@ pub(super) struct Admitted {
     pub(super) renewal: bool,
     /// Of an agent, which gets portable copies: what its session keys are made from and its answer is proved with.
     pub(super) agent: Option<AgentSession>,
+    /// Of a peer: where its media come from.
+    pub(super) media: Option<IpAddr>,
 }
 
 /// The call that a re-INVITE belongs to.
@@ -62,7 +70,10 @@ pub(super) fn admit(
     if renewed.is_some_and(|renewed| cx.ledger.call(renewed.call).is_some_and(other)) {
         return cx.unmatched(asked);
     }
-    if !renewed.is_some_and(|renewed| renewed.is_called) && !cx.settings.is_from(asked, &user) {
+    if renewed.is_none() && !peers::may_begin(cx, &user, Begun::ByPeer) {
+        return peers::peer_busy(cx, asked);
+    }
+    if !renewed.is_some_and(|renewed| renewed.is_called) && !peers::may_call_as(cx, asked, &user) {
         return transactions.deny(cx, asked, &user, Outcome::Denied, "From is not the user's own address");
     }
     if cx.keys.is_loop(Side::Client, asked.message) {
@@ -76,12 +87,25 @@ pub(super) fn admit(
             return transactions.refuse(cx, asked, (Outcome::Malformed, code), &[]);
         }
     };
+    let is_peer = cx.policy.peer(&user).is_some();
+    let media = match peers::media_address(cx, &user, renewed.map(|renewed| renewed.call), offer.as_ref()) {
+        Ok(media) => media,
+        Err(why) => {
+            cx.decided(asked, &user, (Outcome::Unsupported, 488), [format!("- {why}")]);
+            return transactions.refuse(cx, asked, (Outcome::Unsupported, 488), &[]);
+        }
+    };
     // The same answer whatever the reason: who may not use a service does not learn whether it exists.
-    let Some((admitted, wants)) =
+    let Some((mut admitted, wants)) =
         judge(cx, asked, (&user, agent, service), renewed.map(|renewed| renewed.call), offer.as_ref())
     else {
         return transactions.refuse(cx, asked, (Outcome::Denied, 403), &[]);
     };
+    admitted.media = media;
+    if is_peer && admitted.service.kind != ServiceKind::Sip {
+        let why = "peers call SIP servers and nothing else";
+        return transactions.refuse_admitted(cx, asked, &admitted, (Outcome::Denied, 403), why);
+    }
     // A proxy looks at Proxy-Require alone (RFC 3261 section 16.3). Agents have what we have.
     let unsupported = if admitted.service.kind == ServiceKind::Sip { Vec::new() } else { unsupported(asked.message) };
     if !unsupported.is_empty() {
@@ -131,8 +155,15 @@ fn judge(
     let decided = if limits.is_some() { (Outcome::Admitted, 200) } else { (Outcome::Denied, 403) };
     let call = renewed.unwrap_or_else(|| cx.new_call());
     cx.decided_of(Some(call), asked, user, decided, steps);
-    let admitted =
-        Admitted { user: user.to_owned(), limits: limits?, service: service?, call, renewal: renewed.is_some(), agent };
+    let admitted = Admitted {
+        user: user.to_owned(),
+        limits: limits?,
+        service: service?,
+        call,
+        renewal: renewed.is_some(),
+        agent,
+        media: None,
+    };
     Some((admitted, wants))
 }
 
@@ -146,7 +177,8 @@ pub(super) fn readmit(cx: &mut Context, (call, client): (CallId, Flow), wanted: 
     let (limits, steps) = ask(cx, (&user, &name, client), wanted, proves, Some(call));
     let decided = if limits.is_some() { (Outcome::Admitted, 200) } else { (Outcome::Denied, 403) };
     cx.decided_anew((&user, &name, client), call, decided, steps);
-    Some(Admitted { user, limits: limits?, service, call, renewal: true, agent: None })
+    let media = cx.ledger.media_of(call);
+    Some(Admitted { user, limits: limits?, service, call, renewal: true, agent: None, media })
 }
 
 /// What is remembered of a call of a service to a user at `client`, and whether that user may have what the service offers.
@@ -173,6 +205,7 @@ pub(super) fn admit_callee(
         call,
         renewal: false,
         agent: None,
+        media: peers::media_address(cx, user, None, None).unwrap_or_default(),
     };
     (admitted, is_allowed)
 }

@@ -7,7 +7,7 @@ use sluicegate_api::Decision;
 use sluicegate_bounded::Gauge;
 use sluicegate_feed::{Selected, Selector};
 use sluicegate_grant::GrantId;
-use sluicegate_policy::{Policy, is_name};
+use sluicegate_policy::{Policy, SipPeer, is_name};
 use sluicegate_sip::message::Message;
 use sluicegate_wire::Pace;
 
@@ -231,7 +231,8 @@ impl Context {
         steps: impl IntoIterator<Item = S>,
     ) -> Decision {
         // What is no name is anything that a stranger may write, and an operator's terminal would obey it.
-        let named = |text: &str| if is_name(text) { text.to_owned() } else { NO_NAME.to_owned() };
+        let is_shown = |text: &str| is_name(SipPeer::name_of(text).unwrap_or(text));
+        let named = |text: &str| if is_shown(text) { text.to_owned() } else { NO_NAME.to_owned() };
         Decision {
             unix: self.now.unix.0,
             user: named(user),

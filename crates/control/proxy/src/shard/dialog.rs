@@ -1,7 +1,7 @@
 //! Requests inside a dialog. A To-tag or a Route of ours shows that there was such a call; the directory says whether it
 //! still lives; and who may speak in it is the flow that signed in, the service, or whoever has its user's password.
 
-use sluicegate_policy::PortRange;
+use sluicegate_policy::{PortRange, SipPeer};
 use sluicegate_sip::{
     message::{HeaderName, Message, Method, NameAddr},
     sdp::Session,
@@ -16,7 +16,7 @@ use super::{
     answer::{has_sdp, session_of, with_closed_session},
     context::Context,
     exchanges::Exchanges,
-    grants::renew,
+    grants::{move_media, renew},
     keys::{Caller, Direction, Route, Side, Tagged},
     ladder::Asked,
     late_answers::LateAnswers,
@@ -24,6 +24,7 @@ use super::{
     media::{self, wanted_of_answer},
     names::HIDDEN,
     onward::Onward,
+    peers,
     registrar::{Hop, Registrar, may_be_of},
     relay::Relay,
     responses::keep_subscription,
@@ -154,7 +155,11 @@ impl Shard {
             Ok(hop) => hop,
             Err(code) => return self.cx.answer(asked, (Outcome::Unavailable, code), &[]),
         };
-        let wanted = self.wanted(route, offer.as_ref().filter(|_| direction == Direction::ToClient));
+        let is_clients = direction == Direction::ToService;
+        if is_clients && move_media(&mut self.cx, route.call, offer.as_ref()).is_err() {
+            return self.cx.not_acceptable(asked);
+        }
+        let wanted = self.wanted(route, offer.as_ref().filter(|_| !is_clients));
         match readmit(&mut self.cx, (route.call, route.client), &wanted) {
             Some(admitted) => {
                 let relay = Relay::new((direction, route.client), hop);
@@ -315,18 +320,21 @@ fn bar(cx: &Context, registrar: &Registrar, asked: Asked<'_>, dialog: &Dialog) -
     };
     let cseq = asked.essentials.cseq.number;
     if asked.method == Method::Bye && cx.ledger.was_ended_by(cx.now.instant, route.call, cseq) {
-        return (!is_senders).then_some(Barred::Unmatched);
+        let is_peers = direction == Direction::ToService && peers::sending_peer(cx, asked.flow).is_some();
+        return (!is_senders && !is_peers).then_some(Barred::Unmatched);
     }
     let Some((owner, service)) = cx.ledger.call(route.call) else { return Some(Barred::Unmatched) };
     // Who is called goes by the name that the caller gave it.
     let is_callers_name = direction == Direction::ToService && route.caller == Side::Client;
-    let is_renamed = is_callers_name && !cx.settings.is_from(asked, &owner);
+    let is_renamed = is_callers_name && !peers::may_call_as(cx, asked, &owner);
     if service != route.service || is_renamed {
         return Some(Barred::Unmatched);
     }
     // Whoever lost the connection that the call began over signs in over the next one, once: an ACK cannot.
     let is_anew = direction == Direction::ToService && cx.has_signed_in(asked.flow, &owner);
-    if !is_senders && !is_anew {
+    // A peer may have several connections, and the one by which it is called is not its own.
+    let is_peers = || direction == Direction::ToService && is_sent_by(cx, asked.flow, &owner);
+    if !is_senders && !is_anew && !is_peers() {
         return Some(Barred::Unproved);
     }
     match cx.ledger.say(cx.now.instant, route.call, cx.settings.dialog_requests_per_s) {
@@ -334,6 +342,11 @@ fn bar(cx: &Context, registrar: &Registrar, asked: Asked<'_>, dialog: &Dialog) -
         Err(Refused::Busy) => Some(Barred::Busy),
         Err(Refused::Over) => Some(Barred::Unmatched),
     }
+}
+
+/// Whether a message is of this peer.
+fn is_sent_by(cx: &Context, flow: Flow, party: &str) -> bool {
+    peers::sending_peer(cx, flow).is_some_and(|peer| SipPeer::name_of(party) == Some(&peer.name))
 }
 
 /// Where a request inside a relayed dialog goes, and under which URI.
@@ -359,7 +372,11 @@ fn forward(cx: &mut Context, registrar: &Registrar, asked: Asked<'_>, dialog: &D
     let (route, direction) = (&dialog.0, dialog.1);
     let hop = next(cx, registrar, asked, dialog)?;
     // Only the ACK to an answer that held the offer has a description. A service's waits for its gate.
-    let sdp = session_of(asked.message).map(|session| media::rewrite_offer(&session, route.client.peer.ip()));
+    let session = session_of(asked.message);
+    if direction == Direction::ToService && session.is_some() {
+        move_media(cx, route.call, session.as_ref()).map_err(|_| 488_u16)?;
+    }
+    let sdp = session.map(|session| media::rewrite_offer(&session, peers::client_ip(cx, route.call, route.client)));
     let (message, from) = (asked.message, asked.flow);
     Onward { message, from, to: (direction, &hop), sdp: sdp.as_deref(), record_routes: &[], routes: &[], breadth: None }
         .send(cx)

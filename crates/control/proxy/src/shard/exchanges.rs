@@ -189,7 +189,7 @@ impl Exchanges {
     /// Has gates open what a request is to have, in place of what they were asked for it before.
     pub(super) fn open_grants(&mut self, cx: &mut Context, id: ExchangeId, wants: &[Want]) -> Asking {
         let Some(exchange) = self.pending.get_mut(&id) else { return Asking::Failed };
-        let opening = Opening::new(cx, &exchange.admitted, exchange.client().peer.ip(), wants);
+        let opening = Opening::new(cx, &exchange.admitted, exchange.client_ip(), wants);
         let order = Event::Open { service: exchange.admitted.service.name.clone(), deltas: opening.deltas() };
         stop(&mut self.by_grant, exchange.opening.as_ref());
         // What a call that goes on has open already is open, whatever the gate says of its renewal.

@@ -1,6 +1,9 @@
 //! The grants of one call, from the policy's limits to the gate's answers.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::{
+    borrow::Cow,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+};
 
 use sluicegate_feed::GrantDelta;
 use sluicegate_grant::{
@@ -17,6 +20,7 @@ use super::{
     events::Event,
     keys::Keys,
     media::{self, Opened, Want},
+    peers,
     settings::Settings,
 };
 use crate::{calls::CallId, ledger::KnownGrant, metrics::Count, transmits::Flow};
@@ -100,20 +104,21 @@ impl Opening {
         self.parts.iter().filter(|part| part.is_new).map(|part| part.delta.grant.id)
     }
 
-    /// Narrows what is open to the ports that a telephone's answer names, and gives what the gate is to be told of it.
-    pub(super) fn narrowed(&self, answer: &Session<'_>, client: IpAddr) -> Vec<GrantDelta> {
+    /// Narrows what is open to the ports that a telephone's answer names, and for a peer moves it to where that says that its
+    /// media are; gives what the gate is to be told of it.
+    pub(super) fn narrowed(&mut self, answer: &Session<'_>, client: IpAddr) -> Vec<GrantDelta> {
         let mut wants: Vec<Want> = self.parts.iter().map(|part| part.want).collect();
         media::narrow(&mut wants, Some(answer), client);
-        let narrower = self.parts.iter().zip(wants).filter(|(part, want)| {
-            let grant = &part.delta.grant;
-            !grant.proves_address() && want.client_ports != grant.client_ports
-        });
-        let told = narrower.map(|(part, want)| {
-            let mut delta = part.delta.clone();
+        let client = client.to_canonical();
+        let told = self.parts.iter_mut().zip(wants).filter_map(|(part, want)| {
+            let grant = &mut part.delta.grant;
+            if grant.proves_address() || (want.client_ports, client) == (grant.client_ports, grant.client_address) {
+                return None;
+            }
             // A gate takes from a grant that it has only what makes it last longer.
-            delta.grant.not_after = delta.grant.not_after.plus_secs(1);
-            delta.grant.client_ports = want.client_ports;
-            delta
+            grant.not_after = grant.not_after.plus_secs(1);
+            (grant.client_ports, grant.client_address) = (want.client_ports, client);
+            Some(part.delta.clone())
         });
         told.collect()
     }
@@ -193,6 +198,28 @@ pub(super) fn renew(cx: &mut Context, call: CallId) {
     }
 }
 
+/// Notes where a peer's media come from by this description, and has gates let what its call has open in from there.
+///
+/// # Errors
+/// They may not come from there.
+pub(super) fn move_media(cx: &mut Context, call: CallId, session: Option<&Session<'_>>) -> Result<(), &'static str> {
+    let Some((party, service)) = cx.ledger.call(call) else { return Ok(()) };
+    let Some(media) = peers::media_address(cx, &party, Some(call), session)? else { return Ok(()) };
+    cx.ledger.set_media(call, media);
+    let moved = cx.ledger.plain_grants_of(call).into_iter().filter(|delta| delta.grant.client_address != media);
+    let moved = moved.map(|mut delta| {
+        // A gate takes from a grant that it has only what makes it last longer.
+        delta.grant.not_after = delta.grant.not_after.plus_secs(1);
+        (delta.grant.client_address, delta.grant.client_ports) = (media, ANY_PORTS);
+        delta
+    });
+    let deltas: Vec<_> = moved.collect();
+    if !deltas.is_empty() {
+        cx.raise(Event::Open { service, deltas });
+    }
+    Ok(())
+}
+
 /// Keeps the calls to SIP servers whose media flow. Without a server that ends them, others would go on for as long as somebody
 /// sends under the client's address. As many at a time as can be told.
 pub(super) fn renew_flowing(cx: &mut Context) {
@@ -265,7 +292,15 @@ fn grant(cx: &Context, admitted: &Admitted, client: IpAddr, (id, seal): (GrantId
         gate_address: if is_filter { service.address } else { unspecified },
         gate_ports: if is_filter { (want.range.first, want.range.last) } else { (0, 0) },
         holder: [0; 32],
-        user_pseudonym: pseudonym(&cx.keys.pseudonyms, &cx.settings.realm, &admitted.user),
+        user_pseudonym: pseudonym(&cx.keys.pseudonyms, &cx.settings.realm, &accountable(admitted)),
+    }
+}
+
+/// Who uses what the gate shares between users: of a peer each caller, as the gate would have all its calls share one's rate.
+fn accountable(admitted: &Admitted) -> Cow<'_, str> {
+    match admitted.media {
+        None => Cow::Borrowed(&admitted.user),
+        Some(_) => Cow::Owned(format!("{} {}", admitted.user, GrantId::of_call(admitted.call, 0))),
     }
 }
 

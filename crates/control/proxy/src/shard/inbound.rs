@@ -19,12 +19,16 @@ use super::{
     ladder::Asked,
     media::wanted_of_answer,
     paths::by_path,
+    peers,
     registrar::{Hop, Registrar},
     relay::{Relay, keep_ringing},
     transactions::Transactions,
     watch,
 };
-use crate::metrics::{Count, Outcome};
+use crate::{
+    ledger::Begun,
+    metrics::{Count, Outcome},
+};
 
 /// A service calls a user, or sends it something. What its gate opens is decided for each place where the user is.
 pub(super) fn call_user(
@@ -54,11 +58,14 @@ pub(super) fn call_user(
         Ok(by_path) => by_path,
         Err((user, verdict, why)) => return refuse(cx, transactions, asked, (&service.name, &user), verdict, why),
     };
-    let user = by_path.as_ref().map_or(user, |(user, _)| user);
-    if cx.policy.user(user).is_none_or(|user| !user.enabled) {
+    let is_peers = by_path.is_none() && cx.policy.user(user).is_none();
+    let target = if is_peers { peers::called_peer(cx, user) } else { by_path };
+    let user = target.as_ref().map_or(user, |(user, _)| user);
+    let is_known = if is_peers { target.is_some() } else { cx.policy.user(user).is_some_and(|user| user.enabled) };
+    if !is_known {
         return refuse(cx, transactions, asked, (&service.name, user), (Outcome::Denied, 404), "there is no such user");
     }
-    let targets: Vec<_> = match &by_path {
+    let targets: Vec<_> = match &target {
         Some((_, target)) => vec![target.clone()],
         None => {
             let contacts = registrar.contacts(cx.now.instant, user, asked.message.as_bytes().len());
@@ -68,6 +75,9 @@ pub(super) fn call_user(
     if targets.is_empty() {
         let why = "no telephone of the user is registered";
         return refuse(cx, transactions, asked, (&service.name, user), (Outcome::Unavailable, 480), why);
+    }
+    if !peers::may_begin(cx, user, Begun::ByService) {
+        return peers::peer_busy(cx, asked);
     }
     // What a service calls is charged to it, and not to whom it calls. No user has such a name.
     if !exchanges.transactions.charge(cx.now.instant, &format!("service:{}", service.name)) {

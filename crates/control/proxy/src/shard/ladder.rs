@@ -279,6 +279,10 @@ impl Shard {
 
     fn decide(&mut self, asked: Asked<'_>, proof: Proof) {
         let Self { cx, exchanges, registrar, .. } = self;
+        if cx.policy.peer(&proof.user).is_some() && asked.method == Method::Register {
+            let why = "a peer is known by its certificate and registers nowhere";
+            return exchanges.transactions.deny(cx, asked, &proof.user, Outcome::Denied, why);
+        }
         if asked.method == Method::Register {
             return match registers_at(cx, asked, &proof) {
                 Some(service) => register(cx, exchanges, registrar, asked, (proof.user, service)),

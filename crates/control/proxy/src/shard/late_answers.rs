@@ -17,6 +17,7 @@ use super::{
     ladder::Asked,
     media::{self, wanted_of_answer},
     onward::Onward,
+    peers,
     registrar::Hop,
     settings::OPENING_MAX,
 };
@@ -48,7 +49,7 @@ impl LateAnswers {
     pub(super) fn hold(&mut self, cx: &mut Context, asked: Asked<'_>, admitted: &Admitted, client: Flow) {
         let Some(session) = session_of(asked.message) else { return };
         let wants = wanted_of_answer(&session, &admitted.service);
-        let opening = Opening::new(cx, admitted, client.peer.ip(), &wants);
+        let opening = Opening::new(cx, admitted, peers::client_ip(cx, admitted.call, client), &wants);
         let order = Event::Open { service: admitted.service.name.clone(), deltas: opening.deltas() };
         let late = LateAnswer { from: asked.flow, client, ack: asked.message.as_bytes().to_vec(), opening };
         if !wants.is_empty() && !cx.raise(order) {

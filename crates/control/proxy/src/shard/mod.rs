@@ -30,6 +30,7 @@ mod media;
 mod names;
 mod onward;
 mod paths;
+mod peers;
 mod registrar;
 mod relay;
 mod responses;
@@ -188,6 +189,14 @@ impl Shard {
 
     /// Who proved to have sent a request, or `None` after having asked for credentials.
     fn authenticate(&mut self, asked: Asked<'_>) -> Option<Proof> {
+        if let Some(user) = peers::sending_peer(&self.cx, asked.flow).map(|peer| peer.party()) {
+            if !self.exchanges.transactions.charge(self.cx.now.instant, &user) {
+                self.cx.metrics.one(Count::TableFull);
+                self.cx.unavailable_once(asked);
+                return None;
+            }
+            return Some(Proof { user, agent: None });
+        }
         self.authenticator.authenticate(&mut self.cx, &mut self.exchanges.transactions, asked)
     }
 

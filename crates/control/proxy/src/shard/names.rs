@@ -44,8 +44,7 @@ impl Settings {
     /// Whether From is this user's own address, or nobody's.
     pub(super) fn is_from(&self, asked: Asked<'_>, user: &str) -> bool {
         let Ok(uri) = Uri::parse(asked.essentials.from.uri) else { return false };
-        let is_anonymous = uri.user_is(ANONYMOUS.0) && uri.host_is(ANONYMOUS.1);
-        is_anonymous || self.is_address_of(&uri, user)
+        is_anonymous(&uri) || self.is_address_of(&uri, user)
     }
 
     /// Whether a URI is this user's address here.
@@ -133,6 +132,11 @@ impl Context {
         }
         Some(at(&uri, &place_of(&Uri::parse(hop).ok()?)?))
     }
+}
+
+/// Whether a URI names nobody.
+pub(super) fn is_anonymous(uri: &Uri<'_>) -> bool {
+    uri.user_is(ANONYMOUS.0) && uri.host_is(ANONYMOUS.1)
 }
 
 /// The user that a URI names, without escapes.

@@ -60,7 +60,7 @@ pub(super) fn register(
     }
     let hop = registrar.hop(cx, &service);
     let (call, limits) = (cx.new_call(), service.limits);
-    let admitted = Admitted { user, service, limits, call, renewal: false, agent: None };
+    let admitted = Admitted { user, service, limits, call, renewal: false, agent: None, media: None };
     match hop {
         Some(hop) => exchanges.relay(cx, asked, admitted, &hop, None),
         None => transactions.refuse_admitted(

@@ -13,6 +13,7 @@ use super::{
     admission::Admitted,
     answer::{session_of, with_closed_session, with_session},
     context::Context,
+    events::Event,
     exchanges::{Asking, Exchange, ExchangeId, Exchanges, Relayed},
     forks::Refusal,
     grants::{Opening, open_already},
@@ -24,6 +25,7 @@ use super::{
     names::{HIDDEN, NOT_FORWARDED, refusal_of},
     onward::Onward,
     paths::{self, asks_for_ours, is_registration},
+    peers,
     registrar::Hop,
     responses::{Makes, abandon, description, settle, supersedes, write_response},
     timers,
@@ -171,7 +173,7 @@ impl Exchanges {
         let Exchange { flow, request, opening, relay: Some(relay), admitted, .. } = exchange else { return };
         let Ok(message) = Message::parse(request) else { return };
         let sdp = session_of(&message).map(|session| match relay.direction {
-            Direction::ToService => media::rewrite_offer(&session, relay.client.peer.ip()),
+            Direction::ToService => media::rewrite_offer(&session, exchange.client_ip()),
             Direction::ToClient => {
                 let opened = opening.as_ref().map(Opening::opened).unwrap_or_default();
                 media::rewrite_answer(&session, &opened, cx.settings.address(0).ip())
@@ -327,13 +329,21 @@ impl Exchanges {
         if code == 100 || (code < 300 && relay.waiting.is_some() && !supersedes(relay.waiting.as_deref(), code)) {
             return;
         }
+        if relay.direction == Direction::ToClient
+            && let Err(why) = note_media(cx, exchange, message, code)
+        {
+            exchange.relay.iter_mut().for_each(|relay| relay.waiting = Some(message.as_bytes().to_vec()));
+            return self.on_relay_gate_failed(cx, owed, why);
+        }
+        let client_ip = exchange.client_ip();
+        let Some(relay) = &mut exchange.relay else { return };
         let opens = relay.direction == Direction::ToService && !is_registration;
         let of_service = description(message, code).filter(|_| opens);
         let Some(session) = of_service else { return self.pass_on(cx, legs, owed, message, code) };
         let mut wants = wanted_of_answer(&session, &exchange.admitted.service);
         let request = Message::parse(&exchange.request).ok();
         let offer = request.as_ref().and_then(session_of);
-        media::narrow(&mut wants, offer.as_ref(), relay.client.peer.ip());
+        media::narrow(&mut wants, offer.as_ref(), client_ip);
         let known = exchange.opening.as_ref().filter(|_| relay.waiting.is_none());
         let is_open = known.is_some_and(|opening| opening.opens(&wants));
         if wants.is_empty() || is_open {
@@ -385,7 +395,7 @@ impl Exchanges {
         let body = match description(message, code) {
             None => with_closed_session(message, own),
             Some(session) if direction == Direction::ToClient => {
-                with_session(message, &media::rewrite_offer(&session, flow.peer.ip()))
+                with_session(message, &media::rewrite_offer(&session, peers::client_ip(cx, call, flow)))
             }
             Some(session) => {
                 let opened = if is_own { open_already(cx, call, &session) } else { Vec::new() };
@@ -539,8 +549,8 @@ fn forwarded(
         _ => cx.record_routes(&route, caller, [hop.flow.listener, flow.listener]),
     };
     let record_routes: Vec<&[u8]> = record_routes.iter().map(String::as_bytes).collect();
-    let identity = format!("<sip:{}@{}>", admitted.user, cx.settings.realm);
-    let sdp = offer.map(|offer| media::rewrite_offer(offer, flow.peer.ip()));
+    let identity = peers::identity(cx, &admitted.user, message);
+    let sdp = offer.map(|offer| media::rewrite_offer(offer, admitted.media.unwrap_or_else(|| flow.peer.ip())));
     let body = sdp.and_then(|sdp| with_session(message, &sdp));
     // Within a dialog the client names the service's own Contact, as far as it knows that; outside of it the service's name, or
     // what the service knows by another.
@@ -551,8 +561,9 @@ fn forwarded(
         ServiceKind::Agent => admitted.limits.lifetime_s.to_string(),
         _ => timers::for_service(message, admitted.limits.lifetime_s),
     };
-    let add = [("P-Asserted-Identity", identity.as_bytes()), ("Session-Expires", timer.as_bytes())];
-    let add = if makes == Makes::Call { &add[..] } else { &add[..1] };
+    let identity = identity.as_ref().map(|identity| ("P-Asserted-Identity", identity.as_bytes()));
+    let timer = (makes == Makes::Call).then_some(("Session-Expires", timer.as_bytes()));
+    let add: Vec<_> = identity.into_iter().chain(timer).collect();
     let remove = [NOT_FORWARDED, &[HeaderName::SessionExpires]].concat();
     let mut out = Vec::with_capacity(message.as_bytes().len() + 512);
     let request = ForwardRequest {
@@ -564,10 +575,30 @@ fn forwarded(
         remove_routes: cx.settings.own_routes(message),
         remove: &remove,
         credentials_of: Some(&cx.settings.realm),
-        add,
+        add: &add,
         body: body.as_ref().map(|(content_type, bytes)| NewBody { content_type, bytes }),
     };
     request.write(&mut out).map(|()| out).map_err(refusal_of)
+}
+
+/// Notes where the media of a peer come from that was called, as its answer says. Early ones are let in from there at once.
+///
+/// # Errors
+/// They may not come from there.
+fn note_media(cx: &mut Context, exchange: &mut Exchange, message: &Message<'_>, code: u16) -> Result<(), &'static str> {
+    let Some(session) = description(message, code) else { return Ok(()) };
+    let Admitted { user, service, call, .. } = &exchange.admitted;
+    let Some(media) = peers::media_address(cx, user, Some(*call), Some(&session))? else { return Ok(()) };
+    cx.ledger.set_media(*call, media);
+    let service = service.name.clone();
+    exchange.admitted.media = Some(media);
+    if let Some(opening) = exchange.opening.as_mut().filter(|_| code < 200) {
+        let deltas = opening.narrowed(&session, media);
+        if !deltas.is_empty() {
+            cx.raise(Event::Open { service, deltas });
+        }
+    }
+    Ok(())
 }
 
 /// What a request may make is remembered until it is answered; `false` if there is no room.
@@ -576,7 +607,14 @@ pub(super) fn keep_ringing(cx: &Context, request: &Message<'_>, admitted: &Admit
         return true;
     }
     let of = (admitted.user.as_str(), admitted.service.name.as_str());
-    let is_kept = cx.ledger.keep_call(admitted.call, of, cx.now.unix.plus_secs(RINGING_SECS));
+    let until = cx.now.unix.plus_secs(RINGING_SECS);
+    let is_kept = match admitted.renewal {
+        true => cx.ledger.keep_call(admitted.call, of, until),
+        false => cx.ledger.begin_call(admitted.call, of, until, peers::calls_max(cx, &admitted.user)),
+    };
+    if let Some(media) = admitted.media {
+        cx.ledger.set_media(admitted.call, media);
+    }
     if !is_kept {
         cx.metrics.one(Count::TableFull);
     }

@@ -130,7 +130,7 @@ pub(super) fn settle(cx: &mut Context, legs: &mut Legs, (exchange, sent_on): (&E
         _ => {}
     }
     if let (Some(opening), Direction::ToClient, Some(session)) = (opening, relay.direction, session_of(answer)) {
-        let deltas = opening.narrowed(&session, relay.client.peer.ip());
+        let deltas = opening.clone().narrowed(&session, exchange.client_ip());
         if !deltas.is_empty() {
             cx.raise(Event::Open { service: service.name.clone(), deltas });
         }
@@ -166,17 +166,17 @@ pub(super) fn description<'a>(message: &Message<'a>, code: u16) -> Option<Sessio
 /// the gate's, and for an agent with its grants. `None`: as it came.
 fn relayed_body(
     message: &Message<'_>,
-    Exchange { admitted, opening, relay, .. }: &Exchange,
+    exchange: &Exchange,
     code: u16,
     settings: &Settings,
 ) -> Option<(Vec<u8>, Vec<u8>)> {
+    let Exchange { admitted, opening, relay, .. } = exchange;
     let owned = |(kind, body): (&[u8], Vec<u8>)| (kind.to_vec(), body);
     let Some(session) = description(message, code) else {
         return with_closed_session(message, settings.address(0).ip()).map(owned);
     };
-    let of_client = relay.as_ref().filter(|relay| relay.direction == Direction::ToClient);
-    if let Some(relay) = of_client {
-        let sdp = media::rewrite_offer(&session, relay.client.peer.ip());
+    if relay.as_ref().is_some_and(|relay| relay.direction == Direction::ToClient) {
+        let sdp = media::rewrite_offer(&session, exchange.client_ip());
         return with_session(message, &sdp).map(owned);
     }
     let opened = opening.as_ref().map(Opening::opened).unwrap_or_default();

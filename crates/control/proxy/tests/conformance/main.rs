@@ -21,3 +21,4 @@ mod site;
 mod state;
 mod stories;
 mod torture;
+mod trunks;

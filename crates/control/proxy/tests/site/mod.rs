@@ -11,7 +11,7 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use sluicegate_feed::{GrantDelta, Selected};
 use sluicegate_grant::{DataMode, GrantId, IssuerKey, epoch::Epoch, mac::SessionSecret};
-use sluicegate_policy::Policy;
+use sluicegate_policy::{Policy, SipPeer};
 use sluicegate_proxy::{
     AgentKeys, DigestName, Event, Flow, GateAnswer, Guesses, Input, Ledger, Listening, Locations, Now, Overload,
     Phones, Settings, Shard, ShardMetrics, Tables, Traces,
@@ -61,6 +61,8 @@ pub(crate) struct Site {
     pub(crate) overload: Overload,
     /// For which share of the time threads are busy.
     busy: f64,
+    /// Peers of the policy.
+    peers: Vec<SipPeer>,
     tables: Tables,
     starts: u8,
     realm: &'static str,
@@ -106,6 +108,7 @@ impl Site {
             unproved_answers_per_s: 100_000,
             overload: Overload::default(),
             busy: 0.0,
+            peers: Vec::new(),
             tables,
             starts: 0,
             realm: REALM,

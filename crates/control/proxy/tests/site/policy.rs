@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use sluicegate_grant::DataMode;
-use sluicegate_policy::{Bounds, Draft, Group, PerUser, Policy, Registering, Service, Subject, User};
+use sluicegate_policy::{Bounds, Draft, Group, PerUser, Policy, Registering, Service, SipPeer, Subject, User};
 use sluicegate_proxy::Input;
 use sluicegate_store::password::credentials;
 
@@ -78,6 +78,16 @@ impl Site {
         self.change(services, *self.policy.per_user());
     }
 
+    /// From now on these are the peers, which may use the SIP server.
+    pub(crate) fn peers(&mut self, peers: Vec<SipPeer>) {
+        let mut services: Vec<Service> = self.policy.services().map(|service| Service::clone(service)).collect();
+        let pbx = services.iter_mut().find(|service| service.name == "pbx").unwrap();
+        pbx.allow.retain(|subject| !matches!(subject, Subject::Peer(_)));
+        pbx.allow.extend(peers.iter().map(|peer| Subject::Peer(peer.name.clone())));
+        self.peers = peers;
+        self.change(services, *self.policy.per_user());
+    }
+
     /// From now on the grants of one user hold no more than this.
     pub(crate) fn limit(&mut self, per_user: PerUser) {
         let services = self.policy.services().map(|service| Service::clone(service)).collect();
@@ -105,7 +115,7 @@ impl Site {
     ) -> Arc<Policy> {
         let groups = vec![Group { name: "staff".into(), description: String::new() }];
         let users = self.policy.users().filter_map(|user| change(User::clone(user))).collect();
-        let draft = Draft { users, groups, services, per_user, ..Draft::default() };
+        let draft = Draft { users, groups, services, per_user, peers: self.peers.clone(), ..Draft::default() };
         Arc::new(Policy::build(draft, Bounds::default()).unwrap().0)
     }
 }

@@ -238,7 +238,7 @@ impl Hub {
         let first = deltas.first()?;
         let held = self.ledger.held_by(&first.user, Some(first.grant.id.call()));
         let more = deltas.iter().map(share_of).fold(Share::default(), Share::plus);
-        self.policy.per_user().admit(&held, &more).err().map(|reason| reason.to_string())
+        self.policy.share_of(&first.user).admit(&held, &more).err().map(|reason| reason.to_string())
     }
 
     fn refuse(&self, shard: u8, delta: &GrantDelta, reason: &str) {

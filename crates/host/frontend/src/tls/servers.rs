@@ -15,13 +15,38 @@ use rustls::{
     sign::SingleCertAndKey,
 };
 use sluicegate_feed::tls::Peer;
-use sluicegate_policy::{Policy, Service, ServiceKind, SipCertificate};
+use sluicegate_policy::{Policy, Service, ServiceKind, SipCertificate, SipPeer};
 use sluicegate_sip::message::Transport;
 
-/// One server: where it listens for TLS, and how it is known.
-type Known = (SocketAddr, SipCertificate);
+/// A server of the policy, or a peer.
+#[derive(Debug)]
+struct Known {
+    /// Where it listens for TLS, if it does.
+    listens: Option<SocketAddr>,
+    /// The peer that it is, which may connect from elsewhere.
+    peer: Option<Arc<SipPeer>>,
+    certificate: SipCertificate,
+}
 
-/// The servers that the policy names. All threads share it.
+impl Known {
+    fn of_server(service: &Service) -> Option<Self> {
+        let port = service.sip_port_over(Transport::Tls).filter(|_| service.kind == ServiceKind::Sip)?;
+        let listens = Some(SocketAddr::new(service.address, port));
+        Some(Self { listens, peer: None, certificate: service.certificate_or_default() })
+    }
+
+    fn of_peer(peer: &Arc<SipPeer>) -> Option<Self> {
+        let listens = peer.sip.map(|sip| sip.address);
+        Some(Self { listens, peer: Some(Arc::clone(peer)), certificate: peer.certificate.clone()? })
+    }
+
+    fn is_at(&self, address: IpAddr) -> bool {
+        let listens = self.listens.is_some_and(|listens| listens.ip() == address);
+        listens || self.peer.as_ref().is_some_and(|peer| peer.is_at(address))
+    }
+}
+
+/// The servers and peers that the policy names. All threads share it.
 pub(crate) struct Servers {
     provider: Arc<CryptoProvider>,
     /// What those that we dial are shown.
@@ -49,17 +74,15 @@ impl Servers {
 
     /// From now on the servers of this policy are all.
     pub(crate) fn know(&self, policy: &Policy) {
-        let known = |service: &Arc<Service>| {
-            let port = service.sip_port_over(Transport::Tls).filter(|_| service.kind == ServiceKind::Sip)?;
-            Some((SocketAddr::new(service.address, port), service.certificate_or_default()))
-        };
-        self.known.store(Arc::new(policy.services().filter_map(known).collect()));
+        let servers = policy.services().filter_map(|service| Known::of_server(service));
+        self.known.store(Arc::new(servers.chain(policy.peers().filter_map(Known::of_peer)).collect()));
     }
 
     /// The certificate by which the server there is known. What two services say of one server has to be the same.
     pub(crate) fn certificate(&self, address: SocketAddr) -> Option<SipCertificate> {
         let known = self.known.load();
-        let mut there = known.iter().filter(|(known, _)| *known == address).map(|(_, certificate)| certificate);
+        let there = known.iter().filter(|known| known.listens == Some(address));
+        let mut there = there.map(|known| &known.certificate);
         let first = there.next()?;
         there.all(|other| other == first).then(|| first.clone())
     }
@@ -89,9 +112,9 @@ impl Servers {
     pub(crate) fn count_as(&self, shown: &[CertificateDer<'_>], address: Option<IpAddr>) -> Vec<SipCertificate> {
         let Some((first, issuers)) = shown.split_first() else { return Vec::new() };
         let known = self.known.load();
-        let is_meant = |(known, _): &&Known| address.is_none_or(|address| known.ip() == address);
+        let is_meant = |known: &&Known| address.is_none_or(|address| known.is_at(address));
         let mut found: Vec<SipCertificate> = Vec::new();
-        for (_, certificate) in known.iter().filter(is_meant) {
+        for Known { certificate, .. } in known.iter().filter(is_meant) {
             if !found.contains(certificate) && self.is(certificate, first, issuers) {
                 found.push(certificate.clone());
             }

@@ -66,7 +66,8 @@ async fn security_18_a_service_stays_with_the_gate_that_joined_first() {
 async fn security_18_where_a_service_takes_sip_is_believed_of_its_own_gate_alone() {
     let dir = TempDir::new().unwrap();
     let pbx = "name='pbx'\nkind='sip'\naddress='127.0.0.9'\nports=['udp/5004-5005']\nallow=['user:alice']";
-    let running = Running::start(dir.path(), |config| config.services.push(toml::from_str(pbx).unwrap())).await;
+    let running =
+        Running::start(dir.path(), |config| config.configured.services.push(toml::from_str(pbx).unwrap())).await;
     running.add_user("alice", &[]);
     let mut own = gate_at(&running, "own", [127, 0, 0, 2]).await;
     let mut other = gate_at(&running, "other", [127, 0, 0, 3]).await;

@@ -32,7 +32,7 @@ impl Running {
         let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
         let mut config = Config::new("f1", REALM, any, any, dir);
         config.shards = 2;
-        config.services = vec![service("web"), service("other")];
+        config.configured.services = vec![service("web"), service("other")];
         change(&mut config);
         let frontend = Frontend::start(config).await.unwrap();
         let control = frontend.control();

@@ -37,5 +37,6 @@ mod streams;
 mod threats;
 mod tools;
 mod torture;
+mod trunks;
 mod watching;
 mod windows;

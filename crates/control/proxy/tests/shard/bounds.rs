@@ -45,7 +45,7 @@ fn one_user_waits_for_so_many_answers_of_services() {
     let limits = Tables { transactions_max: 64, exchanges_per_user_max: 3, ..tables() };
     let mut site = Site::with(1, limits);
     // Each is passed on, and nobody answers.
-    let mut invite = |site: &mut Site, nth: u32| {
+    let invite = |site: &mut Site, nth: u32| {
         let mut caller = Caller { call_id: format!("call-{nth}"), ..Caller::new("alice", PHONE).calls("pbx") };
         caller.from = format!("198.51.100.7:{}", 41_000 + nth);
         let signed = caller.signed(site, "INVITE", "sip:pbx@example.net", "", AUDIO);

@@ -296,6 +296,16 @@ pub(crate) struct Connect {
     /// Where the keys of sites are that were met before; `~/.config/sluicegate/known_sites` unless given.
     #[arg(long, value_name = "FILE", conflicts_with = "site_key")]
     pub(crate) known_sites: Option<PathBuf>,
+    /// Where no UDP passes: believe this certificate of a frontend or gate, `sha256:` and its hash, or those that the ones in
+    /// this PEM file signed, and sign in by SIP over TLS.
+    #[arg(long = "certificate", value_name = "HASH|FILE")]
+    pub(crate) certificates: Vec<String>,
+    /// The port at which the frontends take SIP over TLS.
+    #[arg(long, value_name = "PORT", default_value_t = 5061, requires = "certificates")]
+    pub(crate) tls_port: u16,
+    /// Where the gate takes packets over TLS when no UDP passes: `tunnel` in its `[gate]`.
+    #[arg(long, value_name = "ADDR:PORT", requires = "certificates")]
+    pub(crate) tunnel: Option<SocketAddr>,
     /// Forward a local port to a port of the service: `[BIND:]LOCAL:SERVICE[/udp]`.
     #[arg(short = 'L', long = "forward", value_name = "FORWARD")]
     pub(crate) forwards: Vec<String>,

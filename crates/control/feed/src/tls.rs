@@ -155,6 +155,21 @@ pub fn server_config(identity: &Identity, admission: Arc<dyn Admission>) -> Resu
     Ok(Arc::new(config))
 }
 
+/// TLS for a gate that takes packets of agents: whoever connects shows no certificate, and proves itself within.
+///
+/// # Errors
+/// If certificate and key do not go together.
+pub fn tunnel_config(identity: &Identity) -> Result<Arc<ServerConfig>, TlsError> {
+    let (chain, key) = identity.chain_and_key();
+    let mut config = ServerConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&TLS13])?
+        .with_no_client_auth()
+        .with_single_cert(chain, key)?;
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.send_tls13_tickets = 0;
+    Ok(Arc::new(config))
+}
+
 /// TLS for a gate that dials the frontend whose certificate has the SHA-256 `pinned`.
 ///
 /// # Errors

@@ -10,6 +10,7 @@ use tracing::info;
 use crate::{
     account::Account,
     command,
+    fallback::Fallback,
     forward::{Bound, Forward},
     frontends::Frontends,
     seal,
@@ -22,6 +23,8 @@ use crate::{
 pub struct Config {
     /// The site's frontends.
     pub frontends: Frontends,
+    /// What to do where no UDP passes, if anything.
+    pub fallback: Option<Fallback>,
     /// Who signs in.
     pub account: Account,
     /// The service's name.
@@ -72,7 +75,10 @@ pub async fn connect(config: Config, shutdown: impl Future<Output = ()>) -> Resu
         return Err(ConnectError::Nothing);
     }
     let start =
-        |proves| Session::start(None, config.frontends.clone(), config.account.clone(), (&config.service, proves));
+        |proves| {
+            let (frontends, account) = (config.frontends.clone(), config.account.clone());
+            Session::start(None, frontends, account, config.fallback.clone(), (&config.service, proves))
+        };
     let (session, keeper) = start(DataMode::Mac).await.map_err(ConnectError::Socket)?;
     // What other programs send carries no proof.
     let (plain, plain_keeper) = start(DataMode::Pinhole).await.map_err(ConnectError::Socket)?;

@@ -1,4 +1,4 @@
-//! A user agent's UDP association with a frontend.
+//! A user agent's association with a frontend: over UDP, or over TLS where no UDP passes.
 
 use std::{collections::VecDeque, io, net::SocketAddr, time::Duration};
 
@@ -11,7 +11,10 @@ use sluicegate_wire::Instant;
 use tokio::{net::UdpSocket, time};
 use tracing::{debug, warn};
 
-use crate::account::{SignIn, random};
+use crate::{
+    account::{SignIn, random},
+    fallback::{SipStream, Trust},
+};
 
 /// Requests under way at once.
 const REQUESTS_MAX: usize = 64;
@@ -27,8 +30,14 @@ const DATAGRAM_BYTES_MAX: usize = 65_535;
 #[non_exhaustive]
 pub enum ExchangeError {
     /// Silence.
-    #[error("the frontend at {0} does not answer; check the address, and that UDP reaches it")]
+    #[error(
+        "the frontend at {0} does not answer; check the address, and that UDP reaches it. Where a network lets no UDP pass, give \
+         the certificates of the site (--certificate), for SIP and data over TLS"
+    )]
     Silent(SocketAddr),
+    /// Neither over UDP nor over TLS.
+    #[error("no frontend answers over UDP, and over TLS neither: {0}")]
+    Unreached(String),
     /// The socket failed.
     #[error("cannot talk to the frontend at {0}: {1}")]
     Socket(SocketAddr, io::Error),
@@ -40,11 +49,43 @@ pub enum ExchangeError {
     Request(#[from] StartError),
 }
 
-/// A user agent with a UDP socket that is connected to a frontend.
+/// By which messages come and go.
+#[derive(Debug)]
+enum Way {
+    /// Connected to the frontend.
+    Udp(UdpSocket),
+    Tls(SipStream),
+}
+
+impl Way {
+    async fn send(&self, message: Vec<u8>) -> io::Result<()> {
+        match self {
+            Self::Udp(socket) => socket.send(&message).await.map(drop),
+            Self::Tls(stream) => {
+                stream.send(message);
+                Ok(())
+            }
+        }
+    }
+
+    async fn receive(&mut self, datagram: &mut Vec<u8>) -> io::Result<usize> {
+        match self {
+            Self::Udp(socket) => socket.recv(datagram).await,
+            Self::Tls(stream) => {
+                let message = stream.receive().await?;
+                let len = message.len().min(datagram.len());
+                datagram[..len].copy_from_slice(&message[..len]);
+                Ok(len)
+            }
+        }
+    }
+}
+
+/// A user agent with a way to a frontend.
 #[derive(Debug)]
 pub(crate) struct Endpoint {
     ua: UserAgent<SignIn>,
-    socket: UdpSocket,
+    way: Way,
     /// By which datagrams leave, if not by the one that the routes say.
     interface: Option<String>,
     /// There are others, so that nobody waits long for this one.
@@ -87,7 +128,7 @@ impl Endpoint {
         };
         Ok(Self {
             ua: UserAgent::new(settings, random()),
-            socket,
+            way: Way::Udp(socket),
             interface,
             has_others,
             started: time::Instant::now(),
@@ -105,8 +146,13 @@ impl Endpoint {
         if self.interface == interface && local.ip() == self.local().ip() {
             return false;
         }
-        (self.socket, self.interface) = (socket, interface);
-        self.ua.fail_over(self.now(), local, frontend);
+        if self.is_fallen_back() {
+            // The connection was from the old address; another is made where that one is found to have ended.
+            self.interface = interface;
+            return false;
+        }
+        (self.way, self.interface) = (Way::Udp(socket), interface);
+        self.ua.fail_over(self.now(), Transport::Udp, local, frontend);
         true
     }
 
@@ -114,9 +160,28 @@ impl Endpoint {
     pub(crate) async fn fail_over(&mut self, interface: Option<&str>, frontend: SocketAddr) -> io::Result<()> {
         let socket = connected(interface, None, frontend).await?;
         let local = socket.local_addr()?;
-        (self.socket, self.interface) = (socket, interface.map(str::to_owned));
-        self.ua.fail_over(self.now(), local, frontend);
+        (self.way, self.interface) = (Way::Udp(socket), interface.map(str::to_owned));
+        self.ua.fail_over(self.now(), Transport::Udp, local, frontend);
         Ok(())
+    }
+
+    /// Goes on over TLS.
+    pub(crate) async fn fall_back(
+        &mut self,
+        interface: Option<&str>,
+        frontend: SocketAddr,
+        trust: &Trust,
+    ) -> io::Result<()> {
+        let stream = SipStream::connect(interface, frontend, trust).await?;
+        let local = stream.local;
+        (self.way, self.interface) = (Way::Tls(stream), interface.map(str::to_owned));
+        self.ua.fail_over(self.now(), Transport::Tls, local, frontend);
+        Ok(())
+    }
+
+    /// Whether messages go over TLS.
+    pub(crate) const fn is_fallen_back(&self) -> bool {
+        matches!(self.way, Way::Tls(_))
     }
 
     /// The local address, as the Via and Contact of requests name it.
@@ -220,7 +285,7 @@ impl Endpoint {
     pub(crate) async fn flush(&mut self) {
         while let Some(message) = self.ua.poll_output() {
             // A refused datagram (ICMP from a frontend that restarts) is repeated by its timer like a lost one.
-            if let Err(error) = self.socket.send(&message.bytes).await {
+            if let Err(error) = self.way.send(message.bytes).await {
                 debug!(frontend = %self.frontend(), %error, "datagram not sent");
             }
         }
@@ -231,7 +296,7 @@ impl Endpoint {
         let timer = self.ua.poll_timeout().map(|at| self.started + Duration::from_nanos(at.as_nanos()));
         let wake =
             [timer, until].into_iter().flatten().min().unwrap_or_else(|| time::Instant::now() + Duration::from_secs(1));
-        match time::timeout_at(wake, self.socket.recv(&mut self.datagram)).await {
+        match time::timeout_at(wake, self.way.receive(&mut self.datagram)).await {
             Ok(Ok(len)) => {
                 let datagram = self.datagram.get(..len).unwrap_or_default();
                 self.ua.handle_input(Instant::ZERO + self.started.elapsed(), self.ua.target(), datagram);

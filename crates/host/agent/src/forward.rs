@@ -12,6 +12,7 @@ use std::{
 use sluicegate_policy::PortProtocol;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::{
+    io::{copy_bidirectional, copy_bidirectional_with_sizes},
     net::{TcpListener, TcpStream, UdpSocket},
     sync::{Mutex, Semaphore, watch},
     time::{sleep, timeout},
@@ -19,6 +20,7 @@ use tokio::{
 use tracing::{debug, warn};
 
 use crate::{
+    fallback::Stream,
     opening::{Opening, Reach},
     seal::{GateSocket, prove},
     session::Session,
@@ -36,6 +38,8 @@ const KEEPALIVE: TcpKeepalive =
     TcpKeepalive::new().with_time(Duration::from_secs(2)).with_interval(Duration::from_secs(2));
 /// How long a connection lives without any answer, whatever it waits for: as long as one by default that has data to send.
 const UNANSWERED_MAX: Duration = Duration::from_secs(900);
+/// Bytes copied at once through a tunnel.
+const TUNNELLED_LEN: usize = 64 * 1024;
 /// How long a connect through the gate may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// After a refusal datagrams are dropped for this long before the next sign-in.
@@ -153,15 +157,41 @@ async fn carry_one(mut local: TcpStream, peer: SocketAddr, port: u16, session: S
     }
 }
 
+/// A connection to the service.
+#[derive(Debug)]
+pub(crate) enum Remote {
+    /// The kernel's.
+    Kernel(TcpStream),
+    /// Through a tunnel.
+    Tunnel(Stream),
+}
+
+impl Remote {
+    /// Has it end with a reset.
+    fn reset(&mut self) -> io::Result<()> {
+        match self {
+            Self::Kernel(stream) => stream.set_zero_linger(),
+            Self::Tunnel(stream) => {
+                stream.reset();
+                Ok(())
+            }
+        }
+    }
+}
+
 /// Connects to the gate within [`CONNECT_TIMEOUT`], once it knows where the connection comes from.
-pub(crate) async fn connect(reach: &Reach) -> io::Result<TcpStream> {
+pub(crate) async fn connect(reach: &Reach) -> io::Result<Remote> {
     prove(reach).await?;
+    if let Some(tunnel) = reach.seal.as_ref().and_then(|sealer| sealer.tunnel()) {
+        let connected = timeout(CONNECT_TIMEOUT, tunnel.connect(reach.address)).await;
+        return connected.map_err(|_| io::ErrorKind::TimedOut)?.map(Remote::Tunnel);
+    }
     let stream =
         timeout(CONNECT_TIMEOUT, TcpStream::connect(reach.address)).await.map_err(|_| io::ErrorKind::TimedOut)??;
     let socket = SockRef::from(&stream);
     socket.set_tcp_keepalive(&KEEPALIVE)?;
     socket.set_tcp_user_timeout(Some(UNANSWERED_MAX))?;
-    Ok(stream)
+    Ok(Remote::Kernel(stream))
 }
 
 /// Carries a connection to its end, or to that of its grant or of this host's address: then both sides are reset, and nobody
@@ -170,7 +200,7 @@ pub(crate) async fn connect(reach: &Reach) -> io::Result<TcpStream> {
 /// # Errors
 /// What ended it.
 pub(crate) async fn carry(
-    (local, remote): (&mut TcpStream, &mut TcpStream),
+    (local, remote): (&mut TcpStream, &mut Remote),
     session: &Session,
     gate: SocketAddr,
 ) -> io::Result<()> {
@@ -178,13 +208,19 @@ pub(crate) async fn carry(
     let moves = opening.borrow().moves;
     let _standing = session.stand();
     tokio::select! {
-        done = tokio::io::copy_bidirectional(local, remote) => return done.map(drop),
+        done = copy(local, remote) => return done.map(drop),
         _ = opening.wait_for(|opening| opening.moves != moves || !opening.is_at(gate)) => {}
     }
-    for end in [local, remote] {
-        end.set_zero_linger()?;
-    }
+    local.set_zero_linger()?;
+    remote.reset()?;
     Err(io::Error::new(io::ErrorKind::ConnectionReset, "its grant or its address has ended"))
+}
+
+async fn copy(local: &mut TcpStream, remote: &mut Remote) -> io::Result<(u64, u64)> {
+    match remote {
+        Remote::Kernel(stream) => copy_bidirectional(local, stream).await,
+        Remote::Tunnel(stream) => copy_bidirectional_with_sizes(local, stream, TUNNELLED_LEN, TUNNELLED_LEN).await,
+    }
 }
 
 async fn run_udp(local: UdpSocket, port: u16, session: Session) -> io::Result<()> {
@@ -214,16 +250,17 @@ async fn run_udp(local: UdpSocket, port: u16, session: Session) -> io::Result<()
                 continue;
             }
         };
-        let known = peers.lock().await.get(&peer).cloned();
+        let goes = |known: &Arc<GateSocket>| known.goes_with(reach.seal.as_ref());
+        let known = peers.lock().await.get(&peer).cloned().filter(goes);
         let remote = match known {
             Some(remote) => remote,
             None => {
                 let mut table = peers.lock().await;
-                if table.len() >= PEERS_MAX {
+                if table.len() >= PEERS_MAX && !table.contains_key(&peer) {
                     debug!(%peer, max = PEERS_MAX, "dropped a datagram: this forward has all the peers it may have");
                     continue;
                 }
-                let remote = Arc::new(GateSocket::open(reach.address).await?);
+                let remote = Arc::new(GateSocket::open(&reach).await?);
                 table.insert(peer, Arc::clone(&remote));
                 tokio::spawn(return_path(Arc::clone(&local), Arc::clone(&remote), peer, Arc::clone(&peers)));
                 remote

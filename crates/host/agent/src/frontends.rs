@@ -90,6 +90,12 @@ impl Frontends {
         self.first
     }
 
+    /// All of them, in their order.
+    pub(crate) fn all(&self) -> impl Iterator<Item = SocketAddr> + use<> {
+        let all: Vec<SocketAddr> = std::iter::once(self.first).chain(self.others.iter().copied()).collect();
+        all.into_iter()
+    }
+
     /// Whether there is more than one.
     pub(crate) const fn are_several(&self) -> bool {
         !self.others.is_empty()

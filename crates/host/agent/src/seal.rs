@@ -15,6 +15,7 @@ use rustix::net::sockopt::{self, Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery};
 use sluicegate_grant::{
     DataMode, Grant, GrantId,
     mac::{Ends, Purpose, ReplayWindow, Sealed, SessionKeys, SessionSecret, TRAILER_LEN},
+    tunnel,
 };
 use sluicegate_wire::{IpProtocol, ip, ipv4, ipv6, udp};
 use tokio::{net::UdpSocket, time::timeout};
@@ -22,6 +23,7 @@ use tracing::{debug, warn};
 
 use crate::{
     endpoint::{any, connected, leave_by},
+    fallback::{Datagrams, Trust, Tunnel},
     opening::Reach,
 };
 
@@ -65,6 +67,8 @@ pub(crate) struct Sealer {
     is_silent: AtomicBool,
     /// When a packet was counted last, in seconds of this process.
     counted_at_s: AtomicU64,
+    /// By which its packets go to the gate where no UDP passes.
+    tunnel: Mutex<Option<Arc<Tunnel>>>,
 }
 
 /// Seconds of this process; no wall clock.
@@ -93,12 +97,33 @@ impl Sealer {
             left: AtomicU64::new(grant.bytes),
             is_silent: AtomicBool::new(false),
             counted_at_s: AtomicU64::new(0),
+            tunnel: Mutex::default(),
         }
     }
 
     /// Whether every datagram has to carry a trailer.
     pub(crate) const fn seals_datagrams(&self) -> bool {
         matches!(self.mode, DataMode::Mac)
+    }
+
+    /// The tunnel of its packets, if there is one.
+    pub(crate) fn tunnel(&self) -> Option<Arc<Tunnel>> {
+        lock(&self.tunnel).clone()
+    }
+
+    /// Has packets go through a tunnel from now on, or past any.
+    pub(crate) fn goes_by(&self, tunnel: Option<Arc<Tunnel>>) {
+        *lock(&self.tunnel) = tunnel;
+        self.forget_proof();
+    }
+
+    /// Opens a tunnel to the gate for this grant.
+    ///
+    /// # Errors
+    /// As [`Tunnel::open`].
+    pub(crate) async fn open_tunnel(&self, interface: Option<&str>, to: SocketAddr, trust: &Trust) -> io::Result<Tunnel> {
+        let prove = |exported: &[u8]| self.trailer(Purpose::Tunnel, &tunnel::ENDS, exported);
+        Tunnel::open(interface, (to, trust), self.grant, prove).await
     }
 
     /// The trailer for something that is about to be sent. Each call takes a new sequence number.
@@ -186,16 +211,16 @@ pub(crate) async fn prove(reach: &Reach) -> io::Result<()> {
 /// # Errors
 /// As [`prove`].
 pub(crate) async fn prove_again(interface: Option<&str>, gate: SocketAddr, sealer: &Arc<Sealer>) -> io::Result<()> {
-    let socket = GateSocket::open_on(interface, gate).await?;
+    let socket = GateSocket::open_on(interface, gate, Some(sealer)).await?;
     for wait_ms in PROOF_WAITS_MS {
         socket.listen_to(gate, Some(sealer));
-        socket.socket.send_to(&sealer.proof(gate, b""), gate).await?;
+        socket.send_raw(&sealer.proof(gate, b""), gate).await?;
         if let Ok(result) = timeout(Duration::from_millis(wait_ms), socket.acknowledged(gate)).await {
             let challenge = result?;
             *lock(&sealer.proved) = Some((gate, Instant::now()));
             sealer.is_silent.store(false, Relaxed);
             if let Some(challenge) = challenge {
-                socket.socket.send_to(&sealer.proof(gate, &challenge), gate).await?;
+                socket.send_raw(&sealer.proof(gate, &challenge), gate).await?;
                 // What is lost is made good by the next proof.
                 let _ = timeout(FOLLOWED_WAIT, socket.acknowledged(gate)).await;
             }
@@ -228,6 +253,8 @@ impl Secrets {
         }
         let secret = self.0.iter().rev().find(|secret| secret.is_of(id, client_id))?;
         let sealer = Sealer::new(grant, secret.keys(id));
+        // The tunnel is the grant's, whatever its key.
+        *lock(&sealer.tunnel) = known.filter(|known| known.grant == id).and_then(|known| known.tunnel());
         self.0.clear();
         Some(Arc::new(sealer))
     }
@@ -253,11 +280,18 @@ impl Peer {
     }
 }
 
+/// What carries datagrams to a gate.
+#[derive(Debug)]
+enum Carrier {
+    Udp(UdpSocket),
+    Tunnel(Datagrams),
+}
+
 /// A UDP socket towards a gate, not connected: the gate's address may change with a renewal. It hears only those that it
 /// sends to; where the grant has packet MACs, only what one of them proves.
 #[derive(Debug)]
 pub(crate) struct GateSocket {
-    socket: UdpSocket,
+    socket: Carrier,
     /// Its own address and port, as far as this host knows them.
     local: Mutex<SocketAddr>,
     /// The latest first.
@@ -267,19 +301,44 @@ pub(crate) struct GateSocket {
 
 impl GateSocket {
     /// A socket of the gate's address family.
-    pub(crate) async fn open(gate: SocketAddr) -> io::Result<Self> {
-        Self::open_on(None, gate).await
+    pub(crate) async fn open(reach: &Reach) -> io::Result<Self> {
+        Self::open_on(None, reach.address, reach.seal.as_ref()).await
     }
 
-    async fn open_on(interface: Option<&str>, gate: SocketAddr) -> io::Result<Self> {
+    async fn open_on(interface: Option<&str>, gate: SocketAddr, sealer: Option<&Arc<Sealer>>) -> io::Result<Self> {
+        let made = |socket, local| Self { socket, local: Mutex::new(local), peers: Mutex::default(), noted: Mutex::default() };
+        if let Some(tunnel) = sealer.and_then(|sealer| sealer.tunnel()) {
+            let datagrams = tunnel.bind()?;
+            let local = datagrams.local.into();
+            return Ok(made(Carrier::Tunnel(datagrams), local));
+        }
         let socket = UdpSocket::bind(any(gate)).await?;
         leave_by(&socket, interface)?;
         let local = SocketAddr::new(own_address(interface, gate).await?, socket.local_addr()?.port());
-        Ok(Self { socket, local: Mutex::new(local), peers: Mutex::default(), noted: Mutex::default() })
+        Ok(made(Carrier::Udp(socket), local))
+    }
+
+    /// Whether its datagrams go by the way that those of `sealer` go now.
+    pub(crate) fn goes_with(&self, sealer: Option<&Arc<Sealer>>) -> bool {
+        match (&self.socket, sealer.and_then(|sealer| sealer.tunnel())) {
+            (Carrier::Udp(_), None) => true,
+            (Carrier::Tunnel(datagrams), Some(tunnel)) => tunnel.address == *datagrams.local.ip(),
+            _ => false,
+        }
+    }
+
+    async fn send_raw(&self, datagram: &[u8], gate: SocketAddr) -> io::Result<()> {
+        match &self.socket {
+            Carrier::Udp(socket) => socket.send_to(datagram, gate).await.map(drop),
+            Carrier::Tunnel(datagrams) => datagrams.send_to(datagram, gate),
+        }
     }
 
     /// This host has another address: datagrams leave from there by themselves, with the same port.
     pub(crate) async fn follow(&self) {
+        if matches!(self.socket, Carrier::Tunnel(_)) {
+            return;
+        }
         let Some(gate) = lock(&self.peers).first().map(|peer| peer.gate) else { return };
         let Ok(address) = own_address(None, gate).await else { return };
         lock(&self.local).set_ip(address);
@@ -297,20 +356,24 @@ impl GateSocket {
         let (gate, sealer) = (reach.address, reach.seal.as_ref());
         let (purpose, asks) = self.listen_to(gate, sealer);
         let Some(sealer) = sealer.filter(|sealer| sealer.seals_datagrams()) else {
-            if let Err(error) = self.socket.send_to(payload, gate).await {
+            if let Err(error) = self.send_raw(payload, gate).await {
                 debug!(%gate, %error, "datagram not sent");
             }
             return;
         };
         if asks {
-            let _ = self.socket.send_to(&sealer.proof(gate, b""), gate).await;
+            let _ = self.send_raw(&sealer.proof(gate, b""), gate).await;
         }
         let local = self.local();
         let ends = Ends { client: (local.ip(), local.port()), gate_port: gate.port() };
         let datagram = [payload, &sealer.trailer(purpose, &ends, payload)].concat();
         // A packet MAC is checked on whole datagrams only: the gate refuses fragments, so the kernel is to make none.
-        let sent = match whole_only(&self.socket, gate) {
-            Ok(()) => self.socket.send_to(&datagram, gate).await.map(|_| ()),
+        let whole = match &self.socket {
+            Carrier::Udp(socket) => whole_only(socket, gate),
+            Carrier::Tunnel(_) => Ok(()),
+        };
+        let sent = match whole {
+            Ok(()) => self.send_raw(&datagram, gate).await,
             Err(error) => Err(error),
         };
         match sent {
@@ -355,7 +418,10 @@ impl GateSocket {
 
     /// The next datagram; `None` if it is not for a program: an acknowledgement, or from somebody else.
     async fn receive_one(&self, buffer: &mut [u8]) -> io::Result<Option<(usize, SocketAddr)>> {
-        let (len, from) = self.socket.recv_from(buffer).await?;
+        let (len, from) = match &self.socket {
+            Carrier::Udp(socket) => socket.recv_from(buffer).await?,
+            Carrier::Tunnel(datagrams) => datagrams.recv_from(buffer).await?,
+        };
         let datagram = buffer.get(..len).unwrap_or_default();
         Ok(self.accept(from, datagram).map(|len| (len, from)))
     }
@@ -382,7 +448,7 @@ impl GateSocket {
                     peer.seen_at = is_own.then(Instant::now);
                     None
                 }
-                Purpose::Request => None,
+                Purpose::Request | Purpose::Tunnel => None,
             };
         }
         None

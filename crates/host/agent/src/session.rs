@@ -20,7 +20,8 @@ use tracing::{info, warn};
 use crate::{
     account::Account,
     call::{Call, CallError},
-    endpoint::Endpoint,
+    endpoint::{Endpoint, ExchangeError},
+    fallback::Fallback,
     frontends::Frontends,
     opening::{Opening, Reach},
     seal,
@@ -35,6 +36,8 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 const LOOK_INTERVAL_MIN: Duration = Duration::from_millis(50);
 /// After an error of the connection to the frontend.
 const RETRY: Duration = Duration::from_secs(2);
+/// How often it is tried whether UDP passes again, once it did not.
+const PROBE_INTERVAL: Duration = Duration::from_secs(10);
 
 struct Ask {
     range: PortRange,
@@ -60,12 +63,13 @@ impl Session {
         interface: Option<watch::Receiver<String>>,
         frontends: Frontends,
         account: Account,
+        fallback: Option<Fallback>,
         (service, proves): (&str, DataMode),
     ) -> io::Result<(Self, JoinHandle<()>)> {
-        let several = frontends.are_several();
+        let several = frontends.are_several() || fallback.is_some();
         let leaves_by = interface.as_ref().map(|interface| interface.borrow().clone());
         let leaves_by = leaves_by.as_deref();
-        let answering = if several { frontends.answering(leaves_by, None).await } else { None };
+        let answering = if frontends.are_several() { frontends.answering(leaves_by, None).await } else { None };
         let frontend = answering.unwrap_or_else(|| frontends.first());
         let endpoint = Endpoint::open_on(leaves_by, frontend, several).await?;
         let (asks, questions) = mpsc::channel(ASKS_MAX);
@@ -76,6 +80,11 @@ impl Session {
         let keeper = Keeper {
             endpoint,
             frontends,
+            fallback,
+            probe: None,
+            probed_at: Instant::now(),
+            is_fallen_back: false,
+            tls_failed: None,
             interface,
             account,
             service,
@@ -123,9 +132,18 @@ impl Session {
     }
 }
 
+mod fallen;
+
 struct Keeper {
     endpoint: Endpoint,
     frontends: Frontends,
+    fallback: Option<Fallback>,
+    /// Whether a frontend answers over UDP, while it is asked.
+    probe: Option<JoinHandle<Option<SocketAddr>>>,
+    probed_at: Instant,
+    is_fallen_back: bool,
+    /// Why there was no SIP over TLS.
+    tls_failed: Option<String>,
     interface: Option<watch::Receiver<String>>,
     account: Account,
     service: String,
@@ -160,6 +178,8 @@ impl Keeper {
                     // Whoever asked has given up.
                     Ok(Some(Event::Answered { .. } | Event::Failed { .. })) => {}
                     Ok(None) => {
+                        self.look_for_udp().await;
+                        self.tunnel_again().await;
                         self.follow_address().await;
                         self.prove();
                         self.renew().await;
@@ -167,6 +187,9 @@ impl Keeper {
                     Err(error) => {
                         warn!(%error, "the connection to the frontend failed; open flows go on until their grants end");
                         tokio::time::sleep(RETRY).await;
+                        if self.endpoint.is_fallen_back() {
+                            self.fail_over().await;
+                        }
                         self.follow_address().await;
                     }
                 },
@@ -196,7 +219,13 @@ impl Keeper {
         if called.as_ref().is_err_and(CallError::is_unanswered) && self.fail_over().await {
             called = self.call(range).await;
         }
-        let call = called.map_err(|error| error.to_string())?;
+        let call = called.map_err(|error| self.explained(error))?;
+        if self.endpoint.is_fallen_back()
+            && let Err(error) = self.tunnel(&call).await
+        {
+            call.bye(&mut self.endpoint).await;
+            return Err(error);
+        }
         let address = SocketAddr::new(call.open.address, call.open.external_first);
         let reach = Reach { address, client_id: call.open.client_id, seal: call.open.seal.clone() };
         let lasts_s = call.ends_at.saturating_duration_since(Instant::now()).as_secs();
@@ -215,13 +244,17 @@ impl Keeper {
         self.interface.as_ref().map(|interface| interface.borrow().clone())
     }
 
-    /// Goes on with another frontend if one answers.
+    /// Goes on with another frontend if one answers, else over TLS.
     async fn fail_over(&mut self) -> bool {
         let (interface, silent) = (self.leaves_by(), self.endpoint.frontend());
         let interface = interface.as_deref();
-        let Some(frontend) = self.frontends.answering(interface, Some(silent)).await else { return false };
+        let but = (!self.endpoint.is_fallen_back()).then_some(silent);
+        let Some(frontend) = self.frontends.answering(interface, but).await else { return self.fall_back().await };
         if self.endpoint.fail_over(interface, frontend).await.is_err() {
             return false;
+        }
+        if std::mem::take(&mut self.is_fallen_back) {
+            self.calls.iter().filter_map(|call| call.open.seal.as_ref()).for_each(|sealer| sealer.goes_by(None));
         }
         info!(%silent, %frontend, "another frontend answers");
         true
@@ -270,7 +303,7 @@ impl Keeper {
                 Err(error) => {
                     warn!(service = %self.service, range = %call.open.service, because, %error, "not renewed");
                     let is_gone = matches!(error, CallError::Refused { code: 481, .. } | CallError::Key);
-                    if error.is_unanswered() && self.frontends.are_several() {
+                    if error.is_unanswered() && (self.frontends.are_several() || self.fallback.is_some()) {
                         unanswered.push(index);
                     }
                     if call.failed(Instant::now()) || is_gone {

@@ -157,8 +157,8 @@ async fn relay(inbound: std::net::UdpSocket, session: &Session, names: &Names) -
                         continue;
                     }
                 };
-                if remote.is_none() {
-                    remote = Some(GateSocket::open(reach.address).await?);
+                if remote.as_ref().is_none_or(|socket| !socket.goes_with(reach.seal.as_ref())) {
+                    remote = Some(GateSocket::open(&reach).await?);
                 }
                 if let Some(socket) = &remote {
                     socket.send(&reach, payload).await;

@@ -42,6 +42,11 @@ fn random<const N: usize>() -> Result<[u8; N], StartError> {
     Ok(bytes)
 }
 
+/// A random number.
+pub(crate) fn random_number() -> Result<u32, StartError> {
+    random().map(u32::from_be_bytes)
+}
+
 /// A firewall without services and pinholes.
 pub(crate) fn firewall(config: &Config, mtu: [u16; 2]) -> Result<Firewall, StartError> {
     let forwarding = forwarding(config, mtu);

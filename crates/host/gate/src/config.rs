@@ -12,6 +12,7 @@ use std::{
     ops::RangeInclusive,
     path::PathBuf,
     str::FromStr,
+    sync::Arc,
 };
 
 mod capabilities;
@@ -25,6 +26,8 @@ pub use issuers::{ISSUERS_MAX, Issuer, OwnService};
 pub use sluicegate_capability::host::{Renew, ServerConfig};
 pub use sluicegate_datapath::{Backend, LocalRule, Side};
 pub use sluicegate_pinhole::PerUser;
+
+pub use crate::tunnel::TunnelListener;
 
 /// Feeds a gate holds at once.
 pub const FEEDS_MAX: usize = 16;
@@ -55,6 +58,8 @@ pub struct Config {
     pub mode: Enforcement,
     /// What the gate's own host may receive.
     pub local: Vec<LocalRule>,
+    /// Where agents may bring packets over TLS, if anywhere.
+    pub tunnel: Option<Arc<TunnelListener>>,
     /// External ports that bindings are taken from.
     pub external_ports: RangeInclusive<u16>,
     /// Whether the gate may switch the kernel's forwarding off by itself.
@@ -97,6 +102,7 @@ impl Config {
             datapath: Backend::Auto,
             mode: Enforcement::Enforce,
             local: Vec::new(),
+            tunnel: None,
             external_ports: 20_000..=32_767,
             manage_forwarding: false,
             flows_max: 1 << 16,

@@ -2,7 +2,7 @@
 
 use crate::{
     assemble, clock,
-    config::{Config, FeedAddress},
+    config::{Config, FeedAddress, TunnelListener},
     control::Control,
     ends,
     error::{ConfigError, RunError, StartError},
@@ -15,11 +15,13 @@ use crate::{
         Commander, Commands, EVENTS_MAX, PacketThread,
         neighbours::Neighbours,
         ports::{Ports, Reopen},
+        tunnels::{ARRIVED_MAX, Tunnels},
     },
     published::Published,
     secrets::Seeds,
     shared::{Shared, WAITING_MAX, service_spec},
     state::{Books, Checkpointer, Close, Journal, Restored, restore},
+    tunnel,
 };
 use nix::fcntl::{Flock, FlockArg};
 use sluicegate_api::{Enforcement, Role};
@@ -95,6 +97,7 @@ pub async fn start(config: Config) -> Result<Gate, StartError> {
     config.check().map_err(StartError::Config)?;
     prepare(&config)?;
     check_host(&config)?;
+    let config = Config { tunnel: bind(&config)?, ..config };
     let host = Host::read().map_err(StartError::Interfaces)?;
     switch_forwarding_off(&config)?;
     let lock = lock(&config.state_dir)?;
@@ -123,6 +126,15 @@ pub fn prepare(config: &Config) -> Result<(), StartError> {
         .map_err(|source| StartError::StateDir { path: config.state_dir.clone(), source })?;
     sluicegate_datapath::prepare(config.datapath, &config.state_dir);
     Ok(())
+}
+
+/// The listener for tunnels that the configuration asks for, which a process that gives up rights binds before: its port may be
+/// one of the system's.
+///
+/// # Errors
+/// [`StartError::Tunnel`].
+pub fn bind(config: &Config) -> Result<Option<Arc<TunnelListener>>, StartError> {
+    config.tunnel.as_ref().map(|listener| listener.bound().map(Arc::new)).transpose()
 }
 
 /// Has the kernel forward nothing in or out of these interfaces, which need not exist yet, until [`release`] or the next
@@ -242,7 +254,7 @@ fn open(config: &Config, host: &Host, peers: &[Peer]) -> Result<Ground<Neighbour
         table.resolve(Port::INSIDE, *address);
     }
     let mtu = [&ports[0], &ports[1]].map(|port| u16::try_from(port.mtu).unwrap_or(u16::MAX));
-    let next_hop = Neighbours { table, own: [ports[0].mac, ports[1].mac] };
+    let next_hop = Neighbours { table, own: [ports[0].mac, ports[1].mac], has_tunnels: config.tunnel.is_some() };
     Ok(Ground { device, next_hop, mtu, links, reopen: None })
 }
 
@@ -297,13 +309,20 @@ pub(crate) fn start_on<N: NextHop + Send + 'static>(
         config,
     });
     let checkpointer = Checkpointer::new(Arc::clone(&shared), (generation, journal_file), seeds, lock);
+    let (arriving, tunnels) = match &shared.config.tunnel {
+        Some(listener) => {
+            let (came, arrived) = mpsc::channel(ARRIVED_MAX);
+            (Some((Arc::clone(listener), came)), Tunnels::taking(Some(arrived), assemble::random_number()?))
+        }
+        None => (None, Tunnels::none()),
+    };
     let (ready, is_ready) = oneshot::channel();
     let stop = Arc::new(AtomicBool::new(false));
     let (ports, next_hop) = Ports::new(ground);
     let packets = PacketThread {
         ports,
         node: Node::new(pipeline, egress, next_hop),
-        questions: Commands::new(events, stamp),
+        questions: Commands::new(events, stamp, tunnels),
         published,
         commands,
         stop: Arc::clone(&stop),
@@ -314,6 +333,9 @@ pub(crate) fn start_on<N: NextHop + Send + 'static>(
     let stopped = spawn_packets(packets, shared.config.cpu)?;
     let mut tasks = JoinSet::new();
     tasks.spawn(ends::follow(Arc::clone(&shared), ended));
+    if let Some((listener, came)) = arriving {
+        tasks.spawn(tunnel::Listener::new(&listener, &identity, shared.commander.clone(), came)?.run());
+    }
     spawn_feeds(&mut tasks, &shared, identity, outboxes);
     let control = Control::new(shared);
     Ok(Gate { control, close, stop, ready: Some(is_ready), stopped, tasks })

@@ -77,6 +77,14 @@ pub enum StartError {
         /// What the kernel said.
         source: io::Error,
     },
+    /// The listener for tunnels.
+    #[error("cannot take packets over TLS at {address}: {source}; is the address this host's, and the port free?")]
+    Tunnel {
+        /// Where.
+        address: std::net::SocketAddr,
+        /// What went wrong.
+        source: io::Error,
+    },
     /// The kernel could not be told to forward nothing in or out of the gate's interfaces.
     #[error(
         "the kernel's forwarding cannot be closed ({0}); load the module `nf_tables` and give the gate CAP_NET_ADMIN"
@@ -137,6 +145,7 @@ impl StartError {
             Self::KernelForwards(..) | Self::Forwarding { .. } => Some("manage_forwarding"),
             Self::StateDir { .. } | Self::StateInUse(..) => Some("state"),
             Self::Device(_) => Some("datapath"),
+            Self::Tunnel { .. } => Some("tunnel"),
             _ => None,
         }
     }

@@ -30,14 +30,15 @@ mod samples;
 mod secrets;
 mod shared;
 mod state;
+mod tunnel;
 
 pub use config::{
     Algorithm, Backend, CAPABILITY_LINES_MAX_MAX, Capabilities, Carriage, Config, EdgePolicy, FEEDS_MAX, FLOWS_MAX_MAX,
     FeedAddress, ISSUERS_MAX, Issuer, LocalRule, Merge, OwnService, PEERS_MAX_MAX, PINHOLES_MAX_MAX, PerUser, Prefix,
-    REQUEST_QUEUES_MAX_MAX, Renew, ServerConfig, Side,
+    REQUEST_QUEUES_MAX_MAX, Renew, ServerConfig, Side, TunnelListener,
 };
 pub use control::Control;
-pub use daemon::{Ending, Gate, check_host, close, prepare, release, start};
+pub use daemon::{Ending, Gate, bind, check_host, close, prepare, release, start};
 pub use error::{ConfigError, ControlError, RunError, StartError};
 pub use join::{BACKUP_FILES, JoinError, identity, join, joined};
 pub use known_paths::{KNOWN_PATHS_MAX, KnownPath, PATH_LEN_MAX, known_paths};

@@ -17,6 +17,7 @@ mod id;
 mod issuer;
 pub mod mac;
 pub mod relay;
+pub mod tunnel;
 
 pub use grant::{
     ANY_PORTS, DataMode, EndCause, FLAG_PROVES_ADDRESS, GRANT_LEN, GRANT_VERSION, Grant, GrantError, Protocol,

@@ -66,6 +66,8 @@ pub enum Purpose {
     Proof = 2,
     /// A request for a capability.
     Request = 3,
+    /// A client's proof that a TLS connection to the gate is its own; see [`crate::tunnel`].
+    Tunnel = 4,
 }
 
 impl Purpose {
@@ -75,6 +77,7 @@ impl Purpose {
             1 => Self::Translated,
             2 => Self::Proof,
             3 => Self::Request,
+            4 => Self::Tunnel,
             _ => return None,
         })
     }

@@ -173,6 +173,14 @@ impl Translator {
         self.rules.pinholes.open_request(now, client_id, ends, upper, sealed)
     }
 
+    /// Checks the proof in front of a tunnel, see [`Pinholes::open_tunnel`].
+    ///
+    /// # Errors
+    /// Why the grant is not open, or the proof does not count.
+    pub fn open_tunnel(&mut self, now: Instant, id: GrantId, sealed: &[u8]) -> Result<(), Reason> {
+        self.rules.pinholes.open_tunnel(now, id, sealed)
+    }
+
     /// Whether a later fragment's addresses can belong to a flow at all.
     ///
     /// # Errors

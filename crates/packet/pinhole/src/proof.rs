@@ -3,7 +3,11 @@
 
 use core::{net::IpAddr, time::Duration};
 
-use sluicegate_grant::mac::{Ends, Purpose, TRAILER_LEN, client_id_of};
+use sluicegate_grant::{
+    GrantId,
+    mac::{Ends, Purpose, TRAILER_LEN, client_id_of},
+    tunnel,
+};
 use sluicegate_wire::{Frame, Instant, IpProtocol, Reason, build, ip::octets, ipv6, udp};
 
 use crate::{mac::Evidence, pinholes::Pinholes, protocol::Tuple};
@@ -121,6 +125,17 @@ impl Pinholes {
         seal.open(&Ends::of_request(to, upper), sealed, |purpose| purpose == Purpose::Request, moves)?;
         self.move_client(slot, from);
         Ok(())
+    }
+
+    /// Whether somebody holds the session key of a grant that is open: `sealed` is what the TLS connection exports, and a
+    /// trailer. It moves nothing: what comes through the tunnel proves its address like any other.
+    pub fn open_tunnel(&mut self, now: Instant, id: GrantId, sealed: &[u8]) -> Result<(), Reason> {
+        let (slot, pinhole) = self.live(id).ok_or(Reason::NoPinhole)?;
+        if !pinhole.is_open(now) {
+            return Err(pinhole.closed_reason(now));
+        }
+        let seal = self.macs.seals.at_mut(slot).ok_or(Reason::ModeTooWeak)?;
+        seal.open(&tunnel::ENDS, sealed, |purpose| purpose == Purpose::Tunnel, false).map(drop)
     }
 
     /// Whether the flows of a grant may go on now from where its client is: not if they did so just now, then the next proof

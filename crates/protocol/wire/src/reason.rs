@@ -86,6 +86,9 @@ reasons! {
     MacForged = 51, "mac_forged", "The packet MAC does not fit the datagram: it was forged or changed on the way.";
     MacReplayed = 52, "mac_replayed", "A datagram with this sequence number has been seen, or it is older than the window of 64.";
     CapabilityTooSlow = 53, "capability_too_slow", "N/T of the capability is below 4 kB in 10 s: routers hold no line for so slow a one.";
+    TunnelSource = 54, "tunnel_source", "The source is an address of the tunnels, and the packet did not come through the tunnel that has it.";
+    TunnelFull = 55, "tunnel_full", "The agent at the other end of the tunnel does not read as fast as the service sends.";
+    TunnelGone = 56, "tunnel_gone", "The packet is for an agent whose tunnel has ended.";
 }
 
 impl Reason {

@@ -174,6 +174,8 @@ pub(crate) struct Gate {
     pub(crate) local: Vec<Local>,
     /// Packets a second that an entry of `local` may receive unless it says so itself.
     pub(crate) local_rate_pps: Option<u32>,
+    /// Where agents may bring packets over TLS, such as `203.0.113.1:443`.
+    pub(crate) tunnel: Option<SocketAddr>,
     /// External ports for bindings, such as `20000-32767`.
     pub(crate) external_ports: Option<String>,
     /// Switch the kernel's forwarding off instead of refusing to start.

@@ -1,8 +1,10 @@
 //! The `[gate]` section, in the role of a gate, a router or an edge.
 
+use std::sync::Arc;
+
 use hex::FromHex as _;
 use sluicegate_api::{Enforcement, Role as Place};
-use sluicegate_gate::{Capabilities, Config, EdgePolicy, Issuer, LocalRule, OwnService, Prefix, Side};
+use sluicegate_gate::{Capabilities, Config, EdgePolicy, Issuer, LocalRule, OwnService, Prefix, Side, TunnelListener};
 use sluicegate_policy::{Outbound, PortRange, Rate};
 
 use super::{
@@ -28,6 +30,16 @@ pub(super) fn plan(report: &mut Report<'_>, gate: &Gate, file: &File, role: Role
     config.mode = gate.mode.unwrap_or(Enforcement::Enforce);
     let rate_pps = gate.local_rate_pps.unwrap_or(LOCAL_RATE_PPS);
     config.local.extend(gate.local.iter().filter_map(|local| local_rule(report, local, rate_pps)));
+    if let Some(address) = gate.tunnel {
+        let (first, last) = (address.port(), address.port());
+        let rule = LocalRule { protocol: 6, first, last, side: Side::Both, address: Some(address.ip()), rate_pps };
+        config.local.push(rule);
+        config.tunnel = Some(Arc::new(TunnelListener::at(address)));
+        if address.ip().is_unspecified() || address.port() == 0 {
+            let hint = "name an address of this gate's outside interface, and a port";
+            report.error(&["gate", "tunnel"], format!("tunnel {address} is no address that agents could dial"), hint);
+        }
+    }
     if let Some(text) = &gate.external_ports {
         let range = text
             .split_once('-')
@@ -172,7 +184,8 @@ fn fits_role(report: &mut Report<'_>, gate: &Gate, file: &File, role: Role) {
         let what = format!("role \"{}\" protects no service", place.label());
         report.error(&["service"], what, "describe services on the gate in front of them");
     }
-    let settings: [(&str, bool, &[Place]); 25] = [
+    let settings: [(&str, bool, &[Place]); 26] = [
+        ("tunnel", gate.tunnel.is_some(), &[Filter]),
         ("mode", gate.mode.is_some(), &[Filter]),
         ("external_ports", gate.external_ports.is_some(), &[Filter]),
         ("flows_max", gate.flows_max.is_some(), &[Filter]),

@@ -6,7 +6,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use sluicegate_agent::{Account, Config, Forward, Frontends};
+use sluicegate_agent::{Account, Config, Fallback, Forward, Frontends, Trust};
 use sluicegate_policy::{PortRange, TextError};
 use sluicegate_signin::UserSecret;
 
@@ -45,8 +45,10 @@ pub(crate) fn run(mut connect: Connect) -> Result<ExitCode> {
             UserSecret::from_password(&user, &realm, password.as_bytes())
         }
     };
+    let fallback = fallback(&connect, &at)?;
     let config = Config {
         frontends,
+        fallback,
         account: Account::new(&user, &realm, secret, pin),
         service,
         port,
@@ -58,6 +60,16 @@ pub(crate) fn run(mut connect: Connect) -> Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("no runtime")?;
     let code = runtime.block_on(sluicegate_agent::connect(config, super::node::shutdown_signal()))?;
     Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)))
+}
+
+/// What to do where no UDP passes.
+fn fallback(connect: &Connect, frontends: &str) -> Result<Option<Fallback>> {
+    if connect.certificates.is_empty() {
+        return Ok(None);
+    }
+    let names: Vec<String> = frontends.split(',').filter_map(|one| one.split(':').next()).map(str::to_owned).collect();
+    let trust = Trust::of(&connect.certificates, &names).context("--certificate")?;
+    Ok(Some(Fallback { trust, sip_port: connect.tls_port, tunnel: connect.tunnel }))
 }
 
 /// Who wants what of whom.
@@ -177,6 +189,16 @@ fn arguments(connect: &Connect, wanted: &Wanted) -> Result<Vec<String>> {
     }
     if let Some(path) = &connect.known_sites {
         give("--known-sites", whole(path)?);
+    }
+    for certificate in &connect.certificates {
+        let is_hash = certificate.starts_with("sha256:");
+        give("--certificate", if is_hash { certificate.clone() } else { whole(Path::new(certificate))? });
+    }
+    if !connect.certificates.is_empty() {
+        give("--tls-port", connect.tls_port.to_string());
+    }
+    if let Some(tunnel) = connect.tunnel {
+        give("--tunnel", tunnel.to_string());
     }
     connect.forwards.iter().for_each(|forward| give("-L", forward.clone()));
     connect.opens.iter().for_each(|range| give("--open", range.clone()));

@@ -50,6 +50,7 @@ fn up(file: &Path, mut plan: Plan, confirm: Option<Duration>, log: &[String]) ->
     sluicegate_keys::private_directory(&plan.state)?;
     let Some(mut gate) = plan.gate.take() else { bail!("the configuration describes no gate") };
     sluicegate_gate::prepare(&gate).context("the gate did not start, and nothing was opened")?;
+    gate.tunnel = sluicegate_gate::bind(&gate)?;
     let beside = match plan.frontend {
         Some(_) => Some(start_frontend(file, &mut gate, log)?),
         None => None,

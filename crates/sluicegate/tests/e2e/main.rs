@@ -21,6 +21,7 @@ mod daily_gates;
 mod daily_host;
 mod daily_operations;
 mod daily_roaming;
+mod fallback;
 mod hosts;
 mod lifetime;
 mod macs;

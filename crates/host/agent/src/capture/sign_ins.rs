@@ -44,7 +44,7 @@ impl SignIns {
                 let interface = Some(self.interface.clone());
                 // All that is captured leaves with a header, so a gate need take nothing else.
                 let wish = (service.service.as_str(), DataMode::Capability);
-                match Session::start(interface, self.frontends.clone(), service.account, wish).await {
+                match Session::start(interface, self.frontends.clone(), service.account, None, wish).await {
                     Ok(started) => {
                         place.insert(started);
                     }

@@ -7,7 +7,7 @@ use sluicegate_nat::{Explanation, Probe};
 use sluicegate_node::DroppedPacket;
 use sluicegate_pinhole::{EndCause, InstallError, Opened, PinholeSpec, Service, ServicesError, StandingSpec, Usage};
 use sluicegate_wire::UnixTime;
-use std::time::Duration;
+use std::{net::Ipv4Addr, time::Duration};
 use tokio::sync::{mpsc, oneshot};
 
 /// Questions that may wait.
@@ -29,6 +29,9 @@ pub(crate) enum Command {
     Services { services: Vec<Service>, answer: oneshot::Sender<Result<(), ServicesError>> },
     /// What would happen to this packet, and what did to those like it.
     Explain { probe: Probe, unix: UnixTime, answer: oneshot::Sender<Explained> },
+    /// Open a tunnel for whoever proves to hold a grant's key: `sealed` is what its TLS connection exports, and a trailer.
+    /// Answers go to `answers`. Says from which address the packets are to come.
+    Tunnel { id: GrantId, sealed: Vec<u8>, answers: mpsc::Sender<Vec<u8>>, answer: oneshot::Sender<Option<Ipv4Addr>> },
     /// Only count strangers' packets (`true`), or drop them.
     Observe { on: bool, answer: oneshot::Sender<()> },
     /// What the grants have used so far; those that are not open are left out.

@@ -2,6 +2,7 @@
 
 use super::{
     STEP_LOOKS_MAX, TURN_LOOKS_MAX,
+    tunnels::Tunnels,
     command::{COMMANDS_PER_TURN_MAX, Command, Ended, Explained, Exported, Installed},
 };
 use crate::clock;
@@ -10,7 +11,7 @@ use sluicegate_nat::{Export, Probe};
 use sluicegate_node::{DroppedPacket, Firewall, NextHop, Node};
 use sluicegate_pinhole::{InstallError, Tuple};
 use sluicegate_wire::{Instant, Port, UnixTime};
-use std::{collections::VecDeque, net::IpAddr, time::Duration};
+use std::{collections::VecDeque, net::{IpAddr, Ipv4Addr}, time::Duration};
 use tokio::sync::{
     mpsc::{self, error::TrySendError},
     oneshot,
@@ -37,6 +38,7 @@ pub(crate) struct Commands {
     revoking: Option<Revoking>,
     /// An export of the tables: a part in each turn, while other questions are answered.
     exporting: Option<Exporting>,
+    pub(crate) tunnels: Tunnels,
 }
 
 struct Revoking {
@@ -54,8 +56,8 @@ struct Exporting {
 
 impl Commands {
     /// Stamps start above `stamp`.
-    pub(crate) const fn new(events: mpsc::Sender<Ended>, stamp: u64) -> Self {
-        Self { events, waiting: VecDeque::new(), stamp, revoking: None, exporting: None }
+    pub(crate) fn new(events: mpsc::Sender<Ended>, stamp: u64, tunnels: Tunnels) -> Self {
+        Self { events, waiting: VecDeque::new(), stamp, revoking: None, exporting: None, tunnels }
     }
 
     /// Answers at most [`COMMANDS_PER_TURN_MAX`] questions, and no more than the turn has room for: see
@@ -153,6 +155,12 @@ impl Commands {
             Command::Explain { probe, unix, answer } => {
                 let _ = answer.send(explain(now, unix, node, &probe));
             }
+            Command::Tunnel { id, sealed, answers, answer } => {
+                let is_proved = translator.open_tunnel(now, id, &sealed).is_ok();
+                let is_taken = |address: Ipv4Addr| translator.pinholes().sources.may_contain(address.into());
+                let address = is_proved.then(|| self.tunnels.open(id, answers, is_taken)).flatten();
+                let _ = answer.send(address);
+            }
             Command::Observe { on, answer } => {
                 translator.observe(on);
                 let _ = answer.send(());
@@ -189,6 +197,7 @@ impl Commands {
     }
 
     fn tell(&mut self, ended: sluicegate_pinhole::Ended) {
+        self.tunnels.end(ended.id);
         let stamp = self.next_stamp();
         self.waiting.push_back(Ended { id: ended.id, cause: ended.cause, bytes_used: ended.bytes_used, stamp });
         self.retry();
@@ -208,6 +217,7 @@ fn without_firewall<N>(now: Instant, node: &Node<N>, command: Command) {
         Command::Revoke { answer, .. } => drop(answer.send(0)),
         Command::Services { answer, .. } => drop(answer.send(Ok(()))),
         Command::Explain { probe, unix, answer } => drop(answer.send(explain(now, unix, node, &probe))),
+        Command::Tunnel { answer, .. } => drop(answer.send(None)),
         Command::Observe { answer, .. } => drop(answer.send(())),
         Command::Usage { answer, .. } => drop(answer.send(Vec::new())),
         Command::Export { buffer, answer } => drop(answer.send(Exported { tables: buffer, took: Duration::ZERO })),

@@ -8,6 +8,7 @@ pub(crate) mod neighbours;
 #[cfg(test)]
 mod node_tests;
 pub(crate) mod ports;
+pub(crate) mod tunnels;
 
 pub(crate) use command::{COMMANDS_MAX, Command, Commander, EVENTS_MAX, Ended, Installed};
 pub(crate) use commands::Commands;
@@ -76,6 +77,7 @@ impl<N: NextHop> PacketThread<N> {
         let mut next_beat = clock::monotonic();
         while !self.stop.load(Relaxed) {
             let now = self.poll(next_beat)?;
+            self.take_tunnelled(now);
             if let (Some(device), Some(firewall)) = (&mut self.ports.device, self.node.pipeline.firewall()) {
                 device.translates_pings(firewall.translator.pings());
             }
@@ -96,12 +98,27 @@ impl<N: NextHop> PacketThread<N> {
         Ok(())
     }
 
+    /// What came through tunnels.
+    fn take_tunnelled(&mut self, now: Instant) {
+        let Self { node, questions, ports, .. } = self;
+        let own = node.next_hop.own_link_address(Port::OUTSIDE);
+        let Some(device) = &mut ports.device else { return };
+        questions.tunnels.take(
+            own,
+            |frame| node.on_frame(now, Port::OUTSIDE, frame),
+            |port, bytes| {
+                // The device has counted what it could not send.
+                let _ = device.send(port, bytes);
+            },
+        );
+    }
+
     /// One batch of packets. The clock is read once, when the first of them is there.
     fn poll(&mut self, next_beat: Instant) -> io::Result<Instant> {
         let before = clock::monotonic();
         let due = self.node.poll_timeout().map_or(next_beat, |due| due.min(next_beat));
         let timeout = due.since(before).min(POLL_MAX);
-        let node = &mut self.node;
+        let (node, tunnels) = (&mut self.node, &mut self.questions.tunnels);
         let mut arrived = None;
         let Some(device) = &mut self.ports.device else {
             thread::sleep(timeout);
@@ -109,7 +126,11 @@ impl<N: NextHop> PacketThread<N> {
         };
         let polled = device.poll(timeout, &mut |port, frame| {
             let now = *arrived.get_or_insert_with(clock::monotonic);
-            node.on_frame(now, port, frame).map_or(Action::Drop, Action::Send)
+            if tunnels.is_forged(port, frame.bytes()) {
+                return Action::Drop;
+            }
+            let out = node.on_frame(now, port, frame);
+            out.filter(|out| !tunnels.takes(*out, frame.bytes())).map_or(Action::Drop, Action::Send)
         });
         match polled {
             Err(error) if self.ports.may_come_back() => self.shut(error.to_string()),
@@ -119,8 +140,11 @@ impl<N: NextHop> PacketThread<N> {
     }
 
     fn release(&mut self, now: Instant, buffer: &mut [u8]) {
-        let device = &mut self.ports.device;
+        let (device, tunnels) = (&mut self.ports.device, &mut self.questions.tunnels);
         self.node.release(now, buffer, &mut |port: Port, bytes| {
+            if tunnels.takes(port, bytes) {
+                return;
+            }
             if let Some(device) = device {
                 // The device has counted what it could not send.
                 let _ = device.send(port, bytes);
@@ -139,7 +163,10 @@ impl<N: NextHop> PacketThread<N> {
             device.heartbeat(now);
         }
         self.node.beat();
-        let (reading, mut gauges) = self.node.published(now, &self.ports.counters());
+        let mut below = self.ports.counters();
+        below.extend(self.questions.tunnels.counters());
+        let (reading, mut gauges) = self.node.published(now, &below);
+        gauges.push(self.questions.tunnels.gauge());
         gauges.extend(self.ports.gauge());
         self.published.publish(now, &reading, &gauges);
         if let Some(ready) = self.ready.take() {

@@ -6,15 +6,22 @@ use sluicegate_node::NextHop;
 use sluicegate_wire::{Port, Reason};
 use std::net::IpAddr;
 
+use super::tunnels::{is_tunnels, link_address};
+
 /// The kernel's routes and neighbours, mirrored.
 pub(crate) struct Neighbours {
     pub(crate) table: Table,
     pub(crate) own: [[u8; 6]; 2],
+    /// Whether agents may have tunnels.
+    pub(crate) has_tunnels: bool,
 }
 
 impl NextHop for Neighbours {
     fn link_address(&mut self, port: Port, destination: IpAddr) -> Result<[u8; 6], Reason> {
-        self.table.lookup(port, destination)
+        match destination {
+            IpAddr::V4(address) if self.has_tunnels && port == Port::OUTSIDE && is_tunnels(address) => Ok(link_address()),
+            _ => self.table.lookup(port, destination),
+        }
     }
 
     fn own_link_address(&self, port: Port) -> [u8; 6] {

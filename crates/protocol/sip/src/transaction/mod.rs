@@ -110,6 +110,11 @@ impl<S: TransactionState, P: Copy> Transactions<S, P> {
         self
     }
 
+    /// The same of all that begins from now on.
+    pub const fn set_reliable(&mut self, is_reliable: bool) {
+        self.is_reliable = is_reliable;
+    }
+
     /// How full the table is.
     #[must_use]
     pub fn gauge(&self) -> Gauge {

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     dialog::{Dialog, DialogError},
-    message::{Message, Method},
+    message::{Message, Method, Transport},
     transaction::{Reply, StartError, Token},
     write::cancel_for,
 };
@@ -72,8 +72,10 @@ impl<C: Credentials> UserAgent<C> {
 
     /// From now on we are at `local` and the server at `target`: we moved, or the server fell silent and another one takes
     /// its place. What waits for an answer is asked there, from the beginning.
-    pub fn fail_over(&mut self, now: Instant, local: SocketAddr, target: SocketAddr) {
-        (self.settings.local, self.settings.target) = (local, target);
+    pub fn fail_over(&mut self, now: Instant, transport: Transport, local: SocketAddr, target: SocketAddr) {
+        (self.settings.transport, self.settings.local, self.settings.target) = (transport, local, target);
+        self.clients.set_reliable(transport.is_reliable());
+        self.servers.set_reliable(transport.is_reliable());
         let waiting: Vec<_> = self.legs.iter_mut().filter_map(|(id, leg)| Some((*id, leg.under_way.take()?))).collect();
         for (id, UnderWay { token, method, content, .. }) in waiting {
             self.clients.forget(token);

@@ -220,7 +220,7 @@ fn a_silent_server_is_given_up_and_the_next_is_asked_from_the_beginning() {
     caller.hears(T0, 407, &[CHALLENGE]);
     caller.send();
     caller.send();
-    caller.ua.fail_over(T0, at(6_060), at(6_061));
+    caller.ua.fail_over(T0, Transport::Udp, at(6_060), at(6_061));
     let again = caller.ua.poll_output().unwrap();
     let message = Message::parse(&again.bytes).unwrap();
     assert_eq!((again.peer, message.cseq().unwrap().number), (at(6_061), 3));

@@ -1,6 +1,7 @@
 //! How long turns are with tables as full as their defaults let them be: on the packet thread's own objects, in the
 //! processor's time of one thread, so that what else the machine does is not measured.
 
+use crate::packets::tunnels::Tunnels;
 use super::{
     super::command::{Command, Commander, EVENTS_MAX},
     Commands,
@@ -97,7 +98,7 @@ impl Stage {
         let (events, ended) = mpsc::channel(EVENTS_MAX);
         let (commander, commands) = Commander::new();
         let node = Node::new(pipeline, [None, None], Nowhere);
-        let turn = Commands::new(events, 0);
+        let turn = Commands::new(events, 0, Tunnels::none());
         let mut stage = Self { node, turn, commander, commands, ended, now: START, ids: Vec::new() };
         stage.fill(config.pinholes_max, config.flows_max);
         Ok(stage)

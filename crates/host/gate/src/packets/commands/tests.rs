@@ -1,3 +1,4 @@
+use crate::packets::tunnels::Tunnels;
 use super::*;
 use crate::{
     packets::command::{Commander, EVENTS_MAX},
@@ -34,7 +35,7 @@ fn id(number: u32) -> GrantId {
 fn installs_and_ends_are_stamped_in_the_order_in_which_they_happened() {
     let (events, mut ended) = mpsc::channel(EVENTS_MAX);
     let (commander, mut commands) = Commander::new();
-    let (mut turn, mut node) = (Commands::new(events, 40), empty_node());
+    let (mut turn, mut node) = (Commands::new(events, 40, Tunnels::none()), empty_node());
     let install = |number| commander.ask(|answer| Command::Install { spec: spec(id(number)), unix: UNIX, answer });
     let revoke = |number| commander.ask(|answer| Command::Revoke { ids: vec![id(number)], answer });
     let mut first = install(1).unwrap();
@@ -57,7 +58,7 @@ fn ends_that_the_full_queue_does_not_take_come_later_and_in_order() {
     const GRANTS: u32 = 5;
     let (events, mut ended) = mpsc::channel(2);
     let (commander, mut commands) = Commander::new();
-    let (mut turn, mut node) = (Commands::new(events, 0), empty_node());
+    let (mut turn, mut node) = (Commands::new(events, 0, Tunnels::none()), empty_node());
     for number in 0..GRANTS {
         let _ = commander.ask(|answer| Command::Install { spec: spec(id(number)), unix: UNIX, answer });
     }
@@ -111,7 +112,7 @@ fn a_revoke_of_everything_and_an_export_never_make_a_turn_long() {
     const FLOWS: u16 = 20;
     let (events, mut ended) = mpsc::channel(EVENTS_MAX);
     let (commander, mut commands) = Commander::new();
-    let (mut turn, mut node) = (Commands::new(events, 0), empty_node());
+    let (mut turn, mut node) = (Commands::new(events, 0, Tunnels::none()), empty_node());
     for number in 0..GRANTS {
         let mut spec = spec(id(number));
         spec.grant.user_pseudonym = u64::from(number).to_be_bytes();
@@ -154,7 +155,7 @@ fn a_revoke_of_everything_and_an_export_never_make_a_turn_long() {
 fn one_turn_answers_a_bounded_number_of_questions() {
     let (events, _ended) = mpsc::channel(EVENTS_MAX);
     let (commander, mut commands) = Commander::new();
-    let (mut turn, mut node) = (Commands::new(events, 0), empty_node());
+    let (mut turn, mut node) = (Commands::new(events, 0, Tunnels::none()), empty_node());
     for _ in 0..COMMANDS_PER_TURN_MAX + 1 {
         let _ = commander.ask(|answer| Command::Observe { on: true, answer });
     }

@@ -74,11 +74,10 @@ pub async fn connect(config: Config, shutdown: impl Future<Output = ()>) -> Resu
     if config.forwards.is_empty() && config.socks.is_none() && config.command.is_empty() && config.opens.is_empty() {
         return Err(ConnectError::Nothing);
     }
-    let start =
-        |proves| {
-            let (frontends, account) = (config.frontends.clone(), config.account.clone());
-            Session::start(None, frontends, account, config.fallback.clone(), (&config.service, proves))
-        };
+    let start = |proves| {
+        let (frontends, account) = (config.frontends.clone(), config.account.clone());
+        Session::start(None, frontends, account, config.fallback.clone(), (&config.service, proves))
+    };
     let (session, keeper) = start(DataMode::Mac).await.map_err(ConnectError::Socket)?;
     // What other programs send carries no proof.
     let (plain, plain_keeper) = start(DataMode::Pinhole).await.map_err(ConnectError::Socket)?;

@@ -114,14 +114,25 @@ impl Sealer {
     /// Has packets go through a tunnel from now on, or past any.
     pub(crate) fn goes_by(&self, tunnel: Option<Arc<Tunnel>>) {
         *lock(&self.tunnel) = tunnel;
+        self.is_silent.store(false, Relaxed);
         self.forget_proof();
+    }
+
+    /// The gate opens no tunnel for this grant: it may know nothing of it any more.
+    pub(crate) fn is_refused(&self) {
+        self.is_silent.store(true, Relaxed);
     }
 
     /// Opens a tunnel to the gate for this grant.
     ///
     /// # Errors
     /// As [`Tunnel::open`].
-    pub(crate) async fn open_tunnel(&self, interface: Option<&str>, to: SocketAddr, trust: &Trust) -> io::Result<Tunnel> {
+    pub(crate) async fn open_tunnel(
+        &self,
+        interface: Option<&str>,
+        to: SocketAddr,
+        trust: &Trust,
+    ) -> io::Result<Tunnel> {
         let prove = |exported: &[u8]| self.trailer(Purpose::Tunnel, &tunnel::ENDS, exported);
         Tunnel::open(interface, (to, trust), self.grant, prove).await
     }
@@ -306,7 +317,8 @@ impl GateSocket {
     }
 
     async fn open_on(interface: Option<&str>, gate: SocketAddr, sealer: Option<&Arc<Sealer>>) -> io::Result<Self> {
-        let made = |socket, local| Self { socket, local: Mutex::new(local), peers: Mutex::default(), noted: Mutex::default() };
+        let made =
+            |socket, local| Self { socket, local: Mutex::new(local), peers: Mutex::default(), noted: Mutex::default() };
         if let Some(tunnel) = sealer.and_then(|sealer| sealer.tunnel()) {
             let datagrams = tunnel.bind()?;
             let local = datagrams.local.into();

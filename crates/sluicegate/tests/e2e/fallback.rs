@@ -183,7 +183,8 @@ fn refuses(datapath: &'static str) {
     let (node, authority) = site(&lab, datapath, None);
     block_udp(&lab);
     let (ca, tunnel) = (authority.ca().display().to_string(), TUNNEL.to_string());
-    let others = Authority::new().ca().display().to_string();
+    let other = Authority::new();
+    let others = other.ca().display().to_string();
     let wrong = format!("sha256:{}", "00".repeat(32));
     for (certificates, told) in [
         (&[][..], "give the certificates of the site (--certificate)"),
@@ -195,7 +196,9 @@ fn refuses(datapath: &'static str) {
         assert!(agent.log().contains(told), "{told}: {}", agent.log());
     }
     // The gate takes no tunnels.
-    for (more, told) in [(&[][..], "(--tunnel, `tunnel` in its [gate])"), (&["--tunnel", &tunnel][..], "cannot be used")] {
+    for (more, told) in
+        [(&[][..], "(--tunnel, `tunnel` in its [gate])"), (&["--tunnel", &tunnel][..], "cannot be used")]
+    {
         let mut agent = agent(&lab, &[&ca], more);
         assert!(!agent.finished(PATIENCE), "{}", agent.log());
         assert!(agent.log().contains(told), "{told}: {}", agent.log());
@@ -209,7 +212,8 @@ fn says(lab: &Lab, gate: &str, hello: &[u8]) -> Vec<u8> {
     for (byte, at) in pinned.iter_mut().zip((0..64).step_by(2)) {
         *byte = u8::from_str_radix(&gate["sha256:".len()..][at..at + 2], 16).expect("a hash");
     }
-    let config = client_config(&Identity::generate("stranger").expect("a certificate"), pinned).expect("a configuration");
+    let config =
+        client_config(&Identity::generate("stranger").expect("a certificate"), pinned).expect("a configuration");
     let mut config = Arc::unwrap_or_clone(config);
     config.alpn_protocols.clear();
     let name = ServerName::try_from("gate.invalid").expect("a name");

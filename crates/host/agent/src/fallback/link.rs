@@ -21,7 +21,11 @@ const KEEPALIVE: TcpKeepalive =
 ///
 /// # Errors
 /// Those of the system and of TLS; `TimedOut`.
-pub(super) async fn connect(interface: Option<&str>, to: SocketAddr, trust: &Trust) -> io::Result<TlsStream<TcpStream>> {
+pub(super) async fn connect(
+    interface: Option<&str>,
+    to: SocketAddr,
+    trust: &Trust,
+) -> io::Result<TlsStream<TcpStream>> {
     let connected = async {
         let socket = if to.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
         if let Some(interface) = interface {

@@ -3,8 +3,8 @@
 mod link;
 mod sip;
 mod stack;
-mod tunnel;
 mod trust;
+mod tunnel;
 
 use std::{net::SocketAddr, time::Duration};
 

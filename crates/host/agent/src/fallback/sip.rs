@@ -1,19 +1,22 @@
 //! SIP over a TLS connection, in whole messages. A task of its own reads and writes, so that nothing is lost when whoever
 //! waits for a message is interrupted.
 
-use std::{io, net::SocketAddr};
+use std::{io, net::SocketAddr, time::Duration};
 
 use sluicegate_sip::stream::{Framer, Item};
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, split},
     sync::mpsc,
     task::JoinSet,
+    time::timeout,
 };
 
 use super::{Trust, link};
 
 /// Messages that wait, each way.
 const WAITING_MAX: usize = 64;
+/// After so long without a message a keep-alive goes (RFC 5626 section 4.4.1).
+const KEPT_ALIVE_AFTER: Duration = Duration::from_secs(60);
 const CHUNK_LEN: usize = 16_384;
 
 /// A connection to a frontend; it ends when this is dropped.
@@ -80,9 +83,13 @@ async fn read(mut reader: impl AsyncRead + Unpin, hear: mpsc::Sender<Vec<u8>>) -
 }
 
 async fn write(mut writer: impl AsyncWrite + Unpin, mut to_send: mpsc::Receiver<Vec<u8>>) -> io::Result<()> {
-    while let Some(message) = to_send.recv().await {
+    loop {
+        let message = match timeout(KEPT_ALIVE_AFTER, to_send.recv()).await {
+            Ok(Some(message)) => message,
+            Ok(None) => return writer.shutdown().await,
+            Err(_) => b"\r\n\r\n".to_vec(),
+        };
         writer.write_all(&message).await?;
         writer.flush().await?;
     }
-    writer.shutdown().await
 }

@@ -32,15 +32,17 @@ pub enum TrustedError {
     #[error("give 1 to {CERTIFICATES_MAX} certificates")]
     Number,
     /// No hash.
-    #[error("`{0}` is no hash of a certificate: `sha256:` and 64 hexadecimal digits, as `openssl x509 -noout -fingerprint -sha256` prints them")]
+    #[error(
+        "`{0}` is no hash of a certificate: `sha256:` and 64 hexadecimal digits, as `openssl x509 -noout -fingerprint -sha256` prints them"
+    )]
     Hash(String),
     /// The file cannot be read.
-    #[error("cannot read certificates from {}: {source}", path.display())]
+    #[error("cannot read certificates from {}: {why}", path.display())]
     Read {
         /// The file.
         path: PathBuf,
         /// What the system said.
-        source: io::Error,
+        why: io::Error,
     },
     /// The file holds none.
     #[error("{} holds no certificates in PEM, or some that cannot be used", .0.display())]
@@ -73,7 +75,8 @@ impl Trust {
         }
         let provider = Arc::new(ring::default_provider());
         let algorithms = provider.signature_verification_algorithms;
-        let build = || WebPkiServerVerifier::builder_with_provider(Arc::new(roots.clone()), Arc::clone(&provider)).build();
+        let build =
+            || WebPkiServerVerifier::builder_with_provider(Arc::new(roots.clone()), Arc::clone(&provider)).build();
         let signed = (!roots.is_empty()).then(build).transpose().map_err(|_| TrustedError::Number)?;
         let names = names.iter().filter_map(|name| ServerName::try_from(name.clone()).ok()).collect();
         let known = Known { pins, signed, names, algorithms };
@@ -86,7 +89,7 @@ impl Trust {
 }
 
 fn read(path: &Path, roots: &mut RootCertStore) -> Result<(), TrustedError> {
-    let failed = |source| TrustedError::Read { path: path.to_owned(), source };
+    let failed = |why| TrustedError::Read { path: path.to_owned(), why };
     let wrong = || TrustedError::Content(path.to_owned());
     if fs::metadata(path).map_err(failed)?.len() > FILE_LEN_MAX {
         return Err(wrong());

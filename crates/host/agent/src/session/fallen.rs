@@ -64,6 +64,7 @@ impl Keeper {
         for call in self.calls.iter().filter(has_none) {
             if let Err(error) = self.tunnel(call).await {
                 debug!(error, "no tunnel");
+                call.open.seal.iter().for_each(|sealer| sealer.is_refused());
             }
         }
     }

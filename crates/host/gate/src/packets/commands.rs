@@ -2,8 +2,8 @@
 
 use super::{
     STEP_LOOKS_MAX, TURN_LOOKS_MAX,
-    tunnels::Tunnels,
     command::{COMMANDS_PER_TURN_MAX, Command, Ended, Explained, Exported, Installed},
+    tunnels::Tunnels,
 };
 use crate::clock;
 use sluicegate_grant::GrantId;
@@ -11,7 +11,11 @@ use sluicegate_nat::{Export, Probe};
 use sluicegate_node::{DroppedPacket, Firewall, NextHop, Node};
 use sluicegate_pinhole::{InstallError, Tuple};
 use sluicegate_wire::{Instant, Port, UnixTime};
-use std::{collections::VecDeque, net::{IpAddr, Ipv4Addr}, time::Duration};
+use std::{
+    collections::VecDeque,
+    net::{IpAddr, Ipv4Addr},
+    time::Duration,
+};
 use tokio::sync::{
     mpsc::{self, error::TrySendError},
     oneshot,

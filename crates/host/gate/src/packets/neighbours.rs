@@ -19,7 +19,9 @@ pub(crate) struct Neighbours {
 impl NextHop for Neighbours {
     fn link_address(&mut self, port: Port, destination: IpAddr) -> Result<[u8; 6], Reason> {
         match destination {
-            IpAddr::V4(address) if self.has_tunnels && port == Port::OUTSIDE && is_tunnels(address) => Ok(link_address()),
+            IpAddr::V4(address) if self.has_tunnels && port == Port::OUTSIDE && is_tunnels(address) => {
+                Ok(link_address())
+            }
             _ => self.table.lookup(port, destination),
         }
     }

@@ -3,7 +3,11 @@
 
 use sluicegate_bounded::Gauge;
 use sluicegate_grant::GrantId;
-use sluicegate_wire::{Frame, HEADROOM, Port, Reason, ethernet::{self, EtherType}, ipv4};
+use sluicegate_wire::{
+    Frame, HEADROOM, Port, Reason,
+    ethernet::{self, EtherType},
+    ipv4,
+};
 use std::{collections::HashMap, net::Ipv4Addr};
 use tokio::sync::mpsc;
 
@@ -98,7 +102,12 @@ impl Tunnels {
     }
 
     /// Some of the packets that came, as frames for the node, whose own link address is `own`.
-    pub(crate) fn take(&mut self, own: [u8; 6], mut judge: impl FnMut(&mut Frame<'_>) -> Option<Port>, mut send: impl FnMut(Port, &[u8])) {
+    pub(crate) fn take(
+        &mut self,
+        own: [u8; 6],
+        mut judge: impl FnMut(&mut Frame<'_>) -> Option<Port>,
+        mut send: impl FnMut(Port, &[u8]),
+    ) {
         for _ in 0..PER_TURN_MAX {
             let Some(Ok((from, packet))) = self.arrived.as_mut().map(mpsc::Receiver::try_recv) else { return };
             if !self.by_address.contains_key(&from) {
@@ -254,7 +263,14 @@ mod tests {
         }
         came.try_send((own, vec![0x45])).unwrap();
         let mut judged = Vec::new();
-        tunnels.take(OWN, |frame| { judged.push(frame.bytes().to_vec()); None }, |_, _| {});
+        tunnels.take(
+            OWN,
+            |frame| {
+                judged.push(frame.bytes().to_vec());
+                None
+            },
+            |_, _| {},
+        );
         assert_eq!(judged, [[&OWN[..], &LINK, &[0x08, 0x00], &packet(own)].concat()]);
         assert!(tunnels.is_forged(Port::OUTSIDE, &judged[0]) && !tunnels.is_forged(Port::INSIDE, &judged[0]));
         let counted = [(Reason::TunnelSource, 4), (Reason::TunnelFull, 0), (Reason::TunnelGone, 1)];

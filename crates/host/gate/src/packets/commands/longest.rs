@@ -1,11 +1,11 @@
 //! How long turns are with tables as full as their defaults let them be: on the packet thread's own objects, in the
 //! processor's time of one thread, so that what else the machine does is not measured.
 
-use crate::packets::tunnels::Tunnels;
 use super::{
     super::command::{Command, Commander, EVENTS_MAX},
     Commands,
 };
+use crate::packets::tunnels::Tunnels;
 use crate::{assemble, config::Config, error::StartError, secrets::Seeds};
 use nix::time::{ClockId, clock_gettime};
 use sluicegate_bounded::Gauge;

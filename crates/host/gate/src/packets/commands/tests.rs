@@ -1,5 +1,5 @@
-use crate::packets::tunnels::Tunnels;
 use super::*;
+use crate::packets::tunnels::Tunnels;
 use crate::{
     packets::command::{Commander, EVENTS_MAX},
     samples::{self, Hops, VALID},

@@ -68,7 +68,7 @@ impl Way {
         }
     }
 
-    async fn receive(&mut self, datagram: &mut Vec<u8>) -> io::Result<usize> {
+    async fn receive(&mut self, datagram: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Udp(socket) => socket.recv(datagram).await,
             Self::Tls(stream) => {

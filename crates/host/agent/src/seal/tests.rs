@@ -64,7 +64,7 @@ fn each_datagram_has_a_new_number_and_a_tag_that_the_gate_accepts() {
 async fn a_socket_hears_only_its_gate_and_each_datagram_once() {
     let gate: SocketAddr = GATE.parse().unwrap();
     let (sealer, keys) = sealer();
-    let socket = GateSocket::open(gate).await.unwrap();
+    let socket = GateSocket::open_on(None, gate, None).await.unwrap();
     let data = answer(&keys.to_client, &sealer, Purpose::Datagram, 1, socket.local(), b"data");
     assert_eq!(socket.accept(gate, &data), None, "nobody was asked");
     socket.listen_to(gate, Some(&sealer));
@@ -85,7 +85,7 @@ async fn a_socket_hears_only_its_gate_and_each_datagram_once() {
 #[tokio::test]
 async fn a_plain_socket_hears_only_the_gates_that_it_sends_to() {
     let (gate, stranger): (SocketAddr, SocketAddr) = (GATE.parse().unwrap(), "127.0.0.1:31001".parse().unwrap());
-    let socket = GateSocket::open(gate).await.unwrap();
+    let socket = GateSocket::open_on(None, gate, None).await.unwrap();
     socket.listen_to(gate, None);
     assert_eq!((socket.accept(gate, b"data"), socket.accept(stranger, b"data")), (Some(4), None));
     for port in 1..=PEERS_MAX as u16 {
@@ -99,7 +99,7 @@ async fn a_plain_socket_hears_only_the_gates_that_it_sends_to() {
 async fn ports_are_covered_once_the_gate_has_said_that_it_sees_them() {
     let gate: SocketAddr = GATE.parse().unwrap();
     let (sealer, keys) = sealer();
-    let socket = GateSocket::open(gate).await.unwrap();
+    let socket = GateSocket::open_on(None, gate, None).await.unwrap();
     assert_eq!(socket.listen_to(gate, Some(&sealer)), (Purpose::Translated, true));
     assert_eq!(socket.listen_to(gate, Some(&sealer)), (Purpose::Translated, false));
     let ack = |seq: u64, seen: SocketAddr| {

@@ -74,7 +74,7 @@ pub(crate) enum Verb {
         action: Option<AgentAction>,
     },
     /// Sign in to a service and use it: port forwards, SOCKS5, or a command.
-    Connect(Connect),
+    Connect(Box<Connect>),
     /// Print what a user hands to `connect`: frontend, realm, site key and service in one line.
     Link {
         /// The service.

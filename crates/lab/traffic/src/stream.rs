@@ -182,10 +182,7 @@ impl Stream {
         let mut chunk = [0; READ_MAX];
         let mut socket = &self.socket;
         let done = match &mut self.tls {
-            None => socket.read(&mut chunk).map(|len| {
-                heard(chunk.get(..len).unwrap_or_default());
-                len
-            }),
+            None => socket.read(&mut chunk).inspect(|len| heard(chunk.get(..*len).unwrap_or_default())),
             Some(tls) => tls.read_tls(&mut socket).and_then(|len| {
                 tls.process_new_packets().map_err(io::Error::other)?;
                 while let Ok(len @ 1..) = tls.reader().read(&mut chunk) {

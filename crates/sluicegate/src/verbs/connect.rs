@@ -266,7 +266,7 @@ mod tests {
     fn a_link_gives_what_the_command_line_leaves_out() {
         use clap::Parser as _;
         let parsed = |line: &[&str]| match crate::cli::Cli::try_parse_from(line).unwrap().verb {
-            crate::cli::Verb::Connect(connect) => connect,
+            crate::cli::Verb::Connect(connect) => *connect,
             _ => panic!("no connect"),
         };
         let link = "sluicegate://alice@203.0.113.1:5060/ssh:22?realm=example.net&key=K";

@@ -44,7 +44,7 @@ pub(crate) fn run(verb: Verb, log: &[String]) -> Result<ExitCode> {
         Verb::Agent { config, .. } => node::serve(&config.file)?,
         Verb::AgentChild { agent, command } => return Ok(agent::child(agent, &command)),
         Verb::AgentRestore { changes } => sluicegate_agent::capture::restore(&changes),
-        Verb::Connect(connect) => return connect::run(connect),
+        Verb::Connect(connect) => return connect::run(*connect),
         Verb::Link { service, user, frontend, node } => link::run(&service, &user, frontend, &node.config)?,
         Verb::Check { config, json } => return check::run(&config.file, json),
         Verb::Status(reading) => status::run(&reading)?,

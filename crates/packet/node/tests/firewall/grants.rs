@@ -119,12 +119,12 @@ fn a_renewal_lets_the_client_in_from_elsewhere_and_from_nowhere_else() {
     let mut site = Site::new();
     let (mut grant, gate) = site.open(UDP, PORT);
     exchange(&mut site, (CLIENT, 1), gate, (TARGET, PORT));
-    grant.client_address = STRANGER.into();
+    grant.client_address = STRANGER;
     let same_end = site.gate.translator.install(site.now, site.unix, spec(grant.clone(), TARGET, (PORT, PORT)));
     assert_eq!(same_end, Err(InstallError::Conflict(grant.id)));
     send(&mut site, gate, 1, 100).unwrap();
     grant.not_after = grant.not_after.plus_secs(1);
-    let opened = site.install(grant.clone(), TARGET, (PORT, PORT));
+    let opened = site.install(grant, TARGET, (PORT, PORT));
     assert_eq!(((opened.address, opened.ports.0), site.used("flows")), (gate, 0), "what it had open has ended");
     assert_eq!(send(&mut site, gate, 1, 100), Err(Reason::NoPinhole));
     exchange(&mut site, (STRANGER, 1), gate, (TARGET, PORT));

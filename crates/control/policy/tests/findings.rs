@@ -3,7 +3,7 @@
 use sluicegate_grant::DataMode;
 use sluicegate_policy::{
     Bounds, Draft, Finding, Group, Place, Policy, Registering, Rule, Service, ServiceDefault, ServiceKind, Severity,
-    User,
+    SipPeer, User,
 };
 
 fn service(text: &str) -> Service {
@@ -20,6 +20,11 @@ fn pbx(more: &str) -> Service {
     ))
 }
 
+fn carrier(name: &str, host: u8) -> SipPeer {
+    let text = format!("name = \"{name}\"\naddresses = [\"198.51.100.{host}\"]\ncertificate = \"{name}.example\"");
+    toml::from_str(&text).unwrap()
+}
+
 fn draft() -> Draft {
     let rule =
         "name = \"night\"\neffect = \"deny\"\nservices = [\"web\"]\nsubjects = [\"group:staff\"]\nfrom = \"22:00\"";
@@ -28,6 +33,7 @@ fn draft() -> Draft {
         groups: vec![Group { name: "staff".into(), description: String::new() }],
         services: vec![web()],
         rules: vec![toml::from_str::<Rule>(rule).unwrap()],
+        peers: vec![carrier("carrier", 1)],
         ..Draft::default()
     }
 }
@@ -205,11 +211,12 @@ fn every_table_refuses_one_more_than_its_maximum() {
     let bounds = Bounds { users_max: 1, groups_max: 1, services_max: 1, rules_max: 1, peers_max: 1 };
     let (policy, _) = Policy::build(draft(), bounds).unwrap();
     assert!(policy.gauges().iter().all(|gauge| (gauge.used, gauge.max) == (1, 1)));
-    let one_more: [(Change, &str); 4] = [
+    let one_more: [(Change, &str); 5] = [
         (|d| d.users.push(User::new("bob")), "2 users, but at most 1 fit"),
         (|d| d.groups.push(Group { name: "guests".into(), description: String::new() }), "2 groups"),
         (|d| d.services.push(Service { name: "two".into(), address: [10, 0, 0, 2].into(), ..web() }), "2 services"),
         (|d| d.rules.push(Rule { name: "two".into(), ..d.rules[0].clone() }), "2 rules"),
+        (|d| d.peers.push(carrier("other", 2)), "2 peers"),
     ];
     for (add, message) in one_more {
         let mut draft = draft();
@@ -222,5 +229,5 @@ fn every_table_refuses_one_more_than_its_maximum() {
     let none = Bounds { users_max: 0, groups_max: 0, services_max: 0, rules_max: 0, peers_max: 0 };
     let errors = Policy::build(draft(), none).unwrap_err();
     let whole = errors.iter().filter(|f| f.subject == Place::Whole && f.severity == Severity::Error);
-    assert_eq!(whole.count(), 4);
+    assert_eq!(whole.count(), 5);
 }

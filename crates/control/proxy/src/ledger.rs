@@ -3,6 +3,7 @@
 //! It is a view, not an authority: gates keep their own pinholes and fail static. A row is made when an opening is sent
 //! to a gate or when a gate reports a grant that outlived the frontend; it goes when the grant ends.
 
+mod partial;
 mod trunks;
 
 use std::{
@@ -378,16 +379,6 @@ impl Ledger {
     /// Whether a BYE has ended this call lately.
     pub(crate) fn was_hung_up(&self, now: Instant, call: CallId) -> bool {
         self.lock().calls.was_hung_up(now, call)
-    }
-
-    /// Whether gates have yet to say what they have had open since before this start.
-    pub fn set_partial(&self, is_partial: bool) {
-        self.is_partial.store(is_partial, Ordering::Relaxed);
-    }
-
-    /// Whether a call that is not known may live all the same.
-    pub(crate) fn may_live(&self, now: Instant, call: CallId) -> bool {
-        self.is_partial.load(Ordering::Relaxed) && self.call(call).is_none() && !self.was_hung_up(now, call)
     }
 
     /// A relayed call lives, with grants or before it has any, until `until` at least. `false` if there is no room.

@@ -7,13 +7,14 @@ use sluicegate_overload::{Durations, Engineered, EngineeredError, Load, Refusing
 use sluicegate_proxy::Overload;
 
 /// As a file has it.
-#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Default, Deserialize)]
 #[serde(tag = "mode", rename_all = "lowercase")]
 pub enum OverloadControl {
     /// Whatever comes is served as it comes.
+    #[default]
     Off,
     /// What can be done is measured, and the rest refused, of who sends most first.
-    Default(Adapted),
+    Adaptive(Adapted),
     /// R-SOCA as its paper has it.
     Paper(EngineeredFor),
     /// The baseline of that paper: 503 while CPU or memory are used up.
@@ -21,13 +22,7 @@ pub enum OverloadControl {
     Unavailable(EngineeredFor),
 }
 
-impl Default for OverloadControl {
-    fn default() -> Self {
-        Self::Default(Adapted::default())
-    }
-}
-
-/// What `default` holds each SIP thread to.
+/// What `adaptive` holds each SIP thread to.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Adapted {
@@ -148,7 +143,7 @@ impl OverloadControl {
     pub fn of_shard(&self, shards: usize) -> Result<Overload, EngineeredError> {
         Ok(match self {
             Self::Off => Overload::Off,
-            Self::Default(Adapted { busy, sojourn_ms_min, sojourn_ms_max }) => Overload::Default {
+            Self::Adaptive(Adapted { busy, sojourn_ms_min, sojourn_ms_max }) => Overload::Adaptive {
                 busy: *busy,
                 sojourn: (Duration::from_millis(*sojourn_ms_min), Duration::from_millis(*sojourn_ms_max)),
             },
@@ -160,10 +155,10 @@ impl OverloadControl {
     /// Why it cannot be used, beginning with the field.
     pub(crate) fn fault(&self) -> Option<String> {
         match self {
-            Self::Default(Adapted { busy, .. }) if !(*busy > 0.0 && *busy <= 1.0) => {
+            Self::Adaptive(Adapted { busy, .. }) if !(*busy > 0.0 && *busy <= 1.0) => {
                 Some(format!("overload busy = {busy} is no share of time: give a number above 0 and at most 1"))
             }
-            Self::Default(Adapted { sojourn_ms_min, sojourn_ms_max, .. }) if sojourn_ms_min >= sojourn_ms_max => Some(
+            Self::Adaptive(Adapted { sojourn_ms_min, sojourn_ms_max, .. }) if sojourn_ms_min >= sojourn_ms_max => Some(
                 format!("overload sojourn_ms_min = {sojourn_ms_min} has to be below sojourn_ms_max = {sojourn_ms_max}"),
             ),
             _ => self.of_shard(1).err().map(|error| format!("overload cannot be engineered so: {error}")),
@@ -182,7 +177,7 @@ mod tests {
     #[test]
     fn each_mode_is_read_and_an_engineered_load_is_shared_by_the_threads() {
         assert_eq!(read("mode = \"off\"").unwrap().of_shard(2), Ok(Overload::Off));
-        assert_eq!(read("mode = \"default\"").unwrap(), OverloadControl::default());
+        assert_eq!(read("mode = \"adaptive\"").unwrap(), OverloadControl::Adaptive(Adapted::default()));
         let paper = read("mode = \"paper\"\ncalls_per_s = 3000\nburst = 1.5").unwrap();
         let Ok(Overload::Rsoca(engineered, Refusing::Proportionally)) = paper.of_shard(3) else { panic!("{paper:?}") };
         assert_eq!((engineered.load.invites, engineered.burst), (1_000.0, 1.5));
@@ -192,12 +187,12 @@ mod tests {
 
     #[test]
     fn what_cannot_be_used_is_said() {
-        assert!(read("mode = \"default\"\nbusyness = 1").unwrap_err().contains("busyness"));
+        assert!(read("mode = \"adaptive\"\nbusyness = 1").unwrap_err().contains("busyness"));
         assert!(read("mode = \"paper\"").unwrap_err().contains("calls_per_s"));
         assert!(read("mode = \"papers\"").unwrap_err().contains("papers"));
         let fault = |text| read(text).unwrap().fault().unwrap_or_default();
-        assert!(fault("mode = \"default\"\nbusy = 0.0").contains("busy"));
-        assert!(fault("mode = \"default\"\nsojourn_ms_min = 100").contains("sojourn_ms_min"));
+        assert!(fault("mode = \"adaptive\"\nbusy = 0.0").contains("busy"));
+        assert!(fault("mode = \"adaptive\"\nsojourn_ms_min = 100").contains("sojourn_ms_min"));
         assert!(fault("mode = \"paper\"\ncalls_per_s = 0").contains("engineered"));
         assert_eq!(fault("mode = \"503\"\ncalls_per_s = 1000"), "");
     }

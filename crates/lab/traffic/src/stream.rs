@@ -71,7 +71,7 @@ impl FromStr for Over {
 /// How to connect to a front end.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Way {
+pub struct Connecting {
     /// What carries the messages.
     pub over: Over,
     /// The certificate that the front end has to show over TLS, a file in PEM.
@@ -79,7 +79,7 @@ pub struct Way {
     pub certificate: Option<PathBuf>,
 }
 
-impl Way {
+impl Connecting {
     /// What TLS needs, if it is spoken.
     pub(crate) fn tls(&self) -> io::Result<Option<Arc<ClientConfig>>> {
         match (&self.certificate, self.over) {

@@ -29,12 +29,13 @@ const RINGS_S_MAX: u64 = 60;
 const ENDED_PER_TURN: usize = 64;
 
 /// How a frontend meets more requests than it can serve.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub enum Overload {
     /// It serves what it can, as it comes.
+    #[default]
     Off,
     /// It measures what it can do, and refuses the rest, of who sends most first.
-    Default {
+    Adaptive {
         /// Share of its time that a thread is to be busy at most.
         busy: f64,
         /// From which waiting time on less is let in, and beyond which nothing new is.
@@ -42,12 +43,6 @@ pub enum Overload {
     },
     /// R-SOCA, or the baseline that its paper compares it with, for the load of one shard.
     Rsoca(Engineered, Refusing),
-}
-
-impl Default for Overload {
-    fn default() -> Self {
-        Self::Default { busy: 0.95, sojourn: (Duration::from_millis(5), Duration::from_millis(100)) }
-    }
 }
 
 #[derive(Debug)]
@@ -79,7 +74,7 @@ impl Shedding {
     pub(super) fn new(overload: Overload, tables: &Tables, key: [u8; 16]) -> Result<Self, EngineeredError> {
         let control = match overload {
             Overload::Off => Control::Off,
-            Overload::Default { busy, sojourn } => {
+            Overload::Adaptive { busy, sojourn } => {
                 let bytes = |share: f64| tables.transactions_max as f64 * TRANSACTION_BYTES * share;
                 let memory = Thresholds { min: bytes(SETTING_UP.0), max: bytes(SETTING_UP.1) };
                 let aims = Aims { interval: Duration::from_millis(100), busy, sojourn, memory };

@@ -235,7 +235,7 @@ fn security_15_a_users_calls_hold_no_more_than_its_share_and_a_renewal_counts_on
 
 #[test]
 fn every_datagram_is_counted_at_the_rung_of_the_ladder_where_it_leaves() {
-    let mut site = Site::new();
+    let mut site = Site::adaptive(64);
     let mut alice = Caller::new("alice", PHONE);
     let signed = alice.signed(&mut site, "INVITE", "sip:web@example.net", "", AUDIO);
     let response = "SIP/2.0 200 OK\r\nVia: SIP/2.0/UDP 203.0.113.1;branch=z9hG4bKguess\r\nTo: <sip:a@b>;tag=1\r\n\r\n";

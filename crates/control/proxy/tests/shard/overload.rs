@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use sluicegate_overload::{Durations, Engineered, Load, Refusing};
-use sluicegate_proxy::{Count, Kind, Outcome, Overload, Tables};
+use sluicegate_proxy::{Count, Kind, Outcome, Overload};
 
 use crate::site::{Caller, PBX, PHONE, Site, header, phone, relayed, reply, set_up, status};
 
@@ -34,7 +34,7 @@ fn flood(site: &mut Site) -> Vec<String> {
 
 #[test]
 fn who_floods_is_refused_while_others_are_served() {
-    let mut site = Site::new();
+    let mut site = Site::adaptive(64);
     let mut alice = phone();
     set_up(&mut site, &mut alice);
     let answers = flood(&mut site);
@@ -61,7 +61,7 @@ fn who_floods_is_refused_while_others_are_served() {
 
 #[test]
 fn what_is_refused_is_refused_again_when_it_comes_again() {
-    let mut site = Site::new();
+    let mut site = Site::adaptive(64);
     flood(&mut site);
     let (mut refused, mut differ) = (0, 0);
     for _ in 0..50 {
@@ -75,7 +75,7 @@ fn what_is_refused_is_refused_again_when_it_comes_again() {
 
 #[test]
 fn what_has_waited_for_too_long_begins_nothing() {
-    let mut site = Site::new();
+    let mut site = Site::adaptive(64);
     let mut alice = phone();
     set_up(&mut site, &mut alice);
     site.shards[0].wait(Some(Duration::from_millis(101)));
@@ -131,7 +131,7 @@ fn the_baseline_says_503_while_a_resource_is_used_up() {
 /// R-SOCA section III-D, and what it leaves out: what was sent on is called off.
 #[test]
 fn an_invite_that_rings_for_long_while_memory_is_short_is_ended_on_both_sides() {
-    let mut site = Site::with(1, Tables { transactions_max: 3, ..Tables::default() });
+    let mut site = Site::adaptive(3);
     let mut alice = phone();
     let invite = relayed(&mut site, &mut alice);
     site.send(PBX, reply(&invite, 180, ""));

@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use sluicegate_policy::{Service, SipCertificate};
-use sluicegate_proxy::{ConnectionId, Count, Flow, Input, Listening, Proofs};
+use sluicegate_proxy::{ConnectionId, Count, Flow, Input, Listening, Overload, Proofs};
 use sluicegate_sip::message::Transport;
 
 use crate::site::{
@@ -294,6 +294,9 @@ fn a_servers_contact_is_reached_as_it_says_and_shown_as_ours() {
 #[test]
 fn a_sip_server_that_calls_for_many_is_no_flood() {
     let mut site = site(&["tls/5061"]);
+    let sojourn = (Duration::from_millis(5), Duration::from_millis(100));
+    site.overload = Overload::Adaptive { busy: 0.95, sojourn };
+    site.start(1);
     let mut refused = [0, 0];
     for _ in 0..50 {
         for n in 0..100 {

@@ -86,6 +86,15 @@ impl Site {
         Self::with(1, Tables { transactions_max: 64, replays_max: 64, ..Tables::default() })
     }
 
+    /// One that refuses what it cannot serve.
+    pub(crate) fn adaptive(transactions_max: usize) -> Self {
+        let mut site = Self::with(1, Tables { transactions_max, replays_max: 64, ..Tables::default() });
+        let sojourn = (Duration::from_millis(5), Duration::from_millis(100));
+        site.overload = Overload::Adaptive { busy: 0.95, sojourn };
+        site.start(1);
+        site
+    }
+
     pub(crate) fn with(shards: u8, tables: Tables) -> Self {
         let mut site = Self {
             shards: Vec::new(),

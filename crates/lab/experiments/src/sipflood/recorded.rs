@@ -7,7 +7,7 @@ use super::{
     site::{Exchange, REALM, frontend},
 };
 use sluicegate_site::{Lab, LabError, binary::Binary};
-use sluicegate_traffic::{client::setup::SetupSpec, stream::Way};
+use sluicegate_traffic::{client::setup::SetupSpec, stream::Connecting};
 
 /// Calls that an attacker makes beforehand. One socket may have few requests under way.
 pub(super) const CALLS: u16 = 16;
@@ -24,7 +24,7 @@ pub(super) struct Recorded {
 /// are over, the ACK of those that stay. Nobody listens any more where they were made from.
 pub(super) fn record(
     (binary, lab): (&Binary, &Lab),
-    (user, password, way): (&str, &str, &Way),
+    (user, password, way): (&str, &str, &Connecting),
     calls: Calls,
     seed: u64,
 ) -> Result<Recorded, LabError> {

@@ -13,7 +13,7 @@ use sluicegate_site::{
     scratch::write_private,
     topology::{Host, Plan},
 };
-use sluicegate_traffic::stream::{Over, Way};
+use sluicegate_traffic::stream::{Connecting, Over};
 
 pub(super) const REALM: &str = "lab.example";
 pub(super) const FRONTEND: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 130);
@@ -99,8 +99,8 @@ impl Certificate {
     }
 
     /// How to reach the front end over this.
-    pub(super) fn way(&self, over: Over) -> Way {
-        Way { over, certificate: (over == Over::Tls).then(|| self.certificate.clone()) }
+    pub(super) fn way(&self, over: Over) -> Connecting {
+        Connecting { over, certificate: (over == Over::Tls).then(|| self.certificate.clone()) }
     }
 }
 

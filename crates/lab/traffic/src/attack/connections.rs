@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::{begin, bounded};
-use crate::stream::{Over, Stream, Way};
+use crate::stream::{Connecting, Over, Stream};
 use sluicegate_site::{
     During, LabError, Prefix,
     clock::{FLOOD_REST, Pacer},
@@ -59,7 +59,7 @@ pub struct ConnectionsSpec {
     /// The front end.
     pub to: SocketAddr,
     /// What carries SIP there, other than UDP.
-    pub way: Way,
+    pub way: Connecting,
     /// Addresses of this host to connect from.
     pub sources: Prefix,
     /// Connections held at one time; those that are closed are opened again.

@@ -24,7 +24,7 @@ use super::{line::Line, media::Media};
 use crate::{
     sample::Percentiles,
     sockets::{connected, wait_ready},
-    stream::{Over, Way},
+    stream::{Connecting, Over},
 };
 use sluicegate_site::{
     During, LabError, Process,
@@ -53,7 +53,7 @@ pub struct SetupSpec {
     pub sockets: u16,
     /// What carries SIP; UDP unless given.
     #[serde(default)]
-    pub way: Way,
+    pub way: Connecting,
     /// Realm of the front ends.
     pub realm: String,
     /// Service to call.

@@ -13,7 +13,7 @@ use super::{
     begin, bounded,
     insider::{BATCH, Batch},
 };
-use crate::stream::Way;
+use crate::stream::Connecting;
 use sluicegate_site::{
     During, LabError, Prefix,
     clock::{FLOOD_REST, Pacer},
@@ -31,7 +31,7 @@ pub struct SipFloodSpec {
     pub to: Vec<SocketAddr>,
     /// What carries the messages; UDP unless given.
     #[serde(default)]
-    pub way: Way,
+    pub way: Connecting,
     /// Addresses of this host to send from.
     pub sources: Prefix,
     /// Addresses and ports that the first sockets have instead of one of `sources`. Such a socket sends of `recorded` only

@@ -21,7 +21,8 @@ use super::{
     paths::by_path,
     peers,
     registrar::{Hop, Registrar},
-    relay::{Relay, keep_ringing},
+    relay::Relay,
+    responses::keep_ringing,
     transactions::Transactions,
     watch,
 };

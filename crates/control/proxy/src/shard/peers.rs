@@ -11,11 +11,14 @@ use sluicegate_sip::{
 };
 
 use super::{
+    admission::Admitted,
     context::Context,
+    events::Event,
     exchanges::Exchange,
     forks::Target,
     ladder::Asked,
     names::{is_anonymous, user_in},
+    responses::description,
     settings::place,
 };
 use crate::{calls::CallId, ledger::Begun, metrics::Count, transmits::Flow};
@@ -129,4 +132,29 @@ fn described_address(peer: &SipPeer, described: Option<&Session<'_>>) -> Result<
 fn asserted<'m>(message: &Message<'m>) -> Option<&'m [u8]> {
     let values = message.headers(HeaderName::PAssertedIdentity).filter_map(NameAddr::parse);
     values.map(|address| address.uri).find(|uri| Uri::parse(uri).is_ok_and(|uri| uri.is_sip()))
+}
+
+/// Notes where the media of a peer come from that was called, as its answer says. Early ones are let in from there at once.
+///
+/// # Errors
+/// They may not come from there.
+pub(super) fn note_media(
+    cx: &mut Context,
+    exchange: &mut Exchange,
+    message: &Message<'_>,
+    code: u16,
+) -> Result<(), &'static str> {
+    let Some(session) = description(message, code) else { return Ok(()) };
+    let Admitted { user, service, call, .. } = &exchange.admitted;
+    let Some(media) = media_address(cx, user, Some(*call), Some(&session))? else { return Ok(()) };
+    cx.ledger.set_media(*call, media);
+    let service = service.name.clone();
+    exchange.admitted.media = Some(media);
+    if let Some(opening) = exchange.opening.as_mut().filter(|_| code < 200) {
+        let deltas = opening.narrowed(&session, media);
+        if !deltas.is_empty() {
+            cx.raise(Event::Open { service, deltas });
+        }
+    }
+    Ok(())
 }

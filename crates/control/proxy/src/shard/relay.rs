@@ -13,7 +13,6 @@ use super::{
     admission::Admitted,
     answer::{session_of, with_closed_session, with_session},
     context::Context,
-    events::Event,
     exchanges::{Asking, Exchange, ExchangeId, Exchanges, Relayed},
     forks::Refusal,
     grants::{Opening, open_already},
@@ -25,9 +24,9 @@ use super::{
     names::{HIDDEN, NOT_FORWARDED, refusal_of},
     onward::Onward,
     paths::{self, asks_for_ours, is_registration},
-    peers,
+    peers::{self, note_media},
     registrar::Hop,
-    responses::{Makes, abandon, description, settle, supersedes, write_response},
+    responses::{Makes, abandon, description, keep_ringing, settle, supersedes, write_response},
     timers,
     transactions::Id,
     watch,
@@ -36,10 +35,6 @@ use crate::{
     metrics::{Count, Outcome},
     transmits::Flow,
 };
-
-/// How long a relayed call may ring, in seconds: longer than timer C lets it, and the CANCEL that follows (RFC 3261 section
-/// 16.8).
-const RINGING_SECS: u64 = 240;
 
 /// What is known of a request that is passed on to a service, or from it to a client.
 #[derive(Debug)]
@@ -579,44 +574,4 @@ fn forwarded(
         body: body.as_ref().map(|(content_type, bytes)| NewBody { content_type, bytes }),
     };
     request.write(&mut out).map(|()| out).map_err(refusal_of)
-}
-
-/// Notes where the media of a peer come from that was called, as its answer says. Early ones are let in from there at once.
-///
-/// # Errors
-/// They may not come from there.
-fn note_media(cx: &mut Context, exchange: &mut Exchange, message: &Message<'_>, code: u16) -> Result<(), &'static str> {
-    let Some(session) = description(message, code) else { return Ok(()) };
-    let Admitted { user, service, call, .. } = &exchange.admitted;
-    let Some(media) = peers::media_address(cx, user, Some(*call), Some(&session))? else { return Ok(()) };
-    cx.ledger.set_media(*call, media);
-    let service = service.name.clone();
-    exchange.admitted.media = Some(media);
-    if let Some(opening) = exchange.opening.as_mut().filter(|_| code < 200) {
-        let deltas = opening.narrowed(&session, media);
-        if !deltas.is_empty() {
-            cx.raise(Event::Open { service, deltas });
-        }
-    }
-    Ok(())
-}
-
-/// What a request may make is remembered until it is answered; `false` if there is no room.
-pub(super) fn keep_ringing(cx: &Context, request: &Message<'_>, admitted: &Admitted) -> bool {
-    if Makes::of(request) == Makes::Nothing {
-        return true;
-    }
-    let of = (admitted.user.as_str(), admitted.service.name.as_str());
-    let until = cx.now.unix.plus_secs(RINGING_SECS);
-    let is_kept = match admitted.renewal {
-        true => cx.ledger.keep_call(admitted.call, of, until),
-        false => cx.ledger.begin_call(admitted.call, of, until, peers::calls_max(cx, &admitted.user)),
-    };
-    if let Some(media) = admitted.media {
-        cx.ledger.set_media(admitted.call, media);
-    }
-    if !is_kept {
-        cx.metrics.one(Count::TableFull);
-    }
-    is_kept
 }

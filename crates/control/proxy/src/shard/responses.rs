@@ -23,6 +23,7 @@ use super::{
     media,
     names::{HIDDEN, NOT_FORWARDED},
     paths::{is_registration, write_answer},
+    peers::calls_max,
     registrar::ways,
     settings::Settings,
     timers,
@@ -32,6 +33,9 @@ use crate::{calls::CallId, metrics::Count};
 /// Longest time between two refreshes of a subscription, in seconds, and how much later one may come.
 const SUBSCRIPTION_SECS_MAX: u32 = 3_600;
 const SUBSCRIPTION_GRACE_SECS: u32 = 32;
+/// How long a relayed call may ring, in seconds: longer than timer C lets it, and the CANCEL that follows (RFC 3261 section
+/// 16.8).
+const RINGING_SECS: u64 = 240;
 
 /// What a request makes that is accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -188,4 +192,24 @@ fn relayed_body(
         }
         _ => with_session(message, &sdp).map(owned)?,
     })
+}
+
+/// What a request may make is remembered until it is answered; `false` if there is no room.
+pub(super) fn keep_ringing(cx: &Context, request: &Message<'_>, admitted: &Admitted) -> bool {
+    if Makes::of(request) == Makes::Nothing {
+        return true;
+    }
+    let of = (admitted.user.as_str(), admitted.service.name.as_str());
+    let until = cx.now.unix.plus_secs(RINGING_SECS);
+    let is_kept = match admitted.renewal {
+        true => cx.ledger.keep_call(admitted.call, of, until),
+        false => cx.ledger.begin_call(admitted.call, of, until, calls_max(cx, &admitted.user)),
+    };
+    if let Some(media) = admitted.media {
+        cx.ledger.set_media(admitted.call, media);
+    }
+    if !is_kept {
+        cx.metrics.one(Count::TableFull);
+    }
+    is_kept
 }

@@ -74,7 +74,7 @@ impl Default for Tables {
         Self {
             transactions_max: 65_536,
             transactions_per_user_max: 4_096,
-            exchanges_per_user_max: 1_024,
+            exchanges_per_user_max: 512,
             replays_max: 1 << 17,
             replays_per_user_max: 8_192,
             bindings_max: 1_024,

@@ -21,24 +21,23 @@ const CONNECTIONS_PER_S: u64 = 3_000;
 const SPOOFED: usize = 256;
 
 impl Scene<'_> {
-    /// Begins to attack over this; what does.
-    pub(super) fn attack(&self, case: &Case, over: Over) -> Result<Vec<Process>, LabError> {
+    /// Begins to attack over this, with this account if it takes one; what does.
+    pub(super) fn attack(&self, case: &Case, over: Over, account: &str) -> Result<Vec<Process>, LabError> {
         if self.options.mutant == Mutant::NoFlood {
             return Ok(Vec::new());
         }
         let flood = |host: &str, spec: SipFloodSpec| Ok(vec![self.worker(host, "sip_flood", &spec)?]);
-        let account = case.account(over).unwrap_or_default();
         match case.by {
             Attackers::Nobody => Ok(Vec::new()),
             Attackers::Strangers(kinds) => flood("botnet", self.flood(over, kinds, BOTNET)),
             Attackers::Account(kind, exchange) => {
                 let service = exchange.name().to_owned();
-                let account = Some((account, self.password.clone()));
+                let account = Some((account.to_owned(), self.password.clone()));
                 flood("insider", SipFloodSpec { service, account, ..self.flood(over, &[kind], INSIDER) })
             }
             Attackers::Caller(kinds, calls) => {
                 let way = self.certificate.way(over);
-                let seen = record((&self.binary, &self.lab), (&account, &self.password, &way), calls, self.seed())?;
+                let seen = record((&self.binary, &self.lab), (account, &self.password, &way), calls, self.seed())?;
                 let sockets = u16::try_from(seen.from.len()).unwrap_or(SOCKETS);
                 let spec = SipFloodSpec {
                     sockets,

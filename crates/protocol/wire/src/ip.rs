@@ -1,6 +1,6 @@
 //! What the gate asks of every IP packet, whatever its version: one [`Summary`], parsed once, and rewriting with it.
 
-use core::net::{IpAddr, Ipv4Addr};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::{
     Checksum, IpProtocol, Reason,
@@ -12,6 +12,15 @@ use crate::{
 
 mod fragment;
 pub use fragment::{Fragment, FragmentOffset};
+
+/// What one host can choose its address among is one sender: an IPv4 address, however it is written, or an IPv6 /64.
+#[must_use]
+pub const fn sender_of(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(v6) => IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() >> 64 << 64)),
+        v4 @ IpAddr::V4(_) => v4,
+    }
+}
 
 /// Version of the Internet protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

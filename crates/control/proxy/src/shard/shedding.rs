@@ -1,12 +1,12 @@
 //! What is refused because more arrives than can be served, before anything is spent on it.
 
-use std::{net::IpAddr, time::Duration};
+use std::{collections::VecDeque, hash::Hasher as _, net::IpAddr, time::Duration};
 
 use siphasher::sip::SipHasher24;
 use sluicegate_overload::{
     Adaptive, Aims, Class, Engineered, EngineeredError, InDialog, Refusing, Rsoca, Thresholds, Used, Verdict,
 };
-use sluicegate_wire::Instant;
+use sluicegate_wire::{Instant, ip::sender_of};
 
 use super::{
     context::Context,
@@ -23,10 +23,14 @@ const JUDGED_ALIKE_S: u64 = 64;
 const TRANSACTION_BYTES: f64 = 6_144.0;
 /// INVITEs that are being set up, as shares of the table: from the first on some are refused, from the second on all.
 const SETTING_UP: (f64, f64) = (0.25, 0.5);
-/// How many times INVITEs may ring that were let in before memory was short, in seconds.
-const RINGS_S_MAX: u64 = 60;
+/// How long INVITEs may ring while memory is short.
+const RINGS_MAX: Duration = Duration::from_secs(60);
 /// INVITEs that are ended in one turn at most.
 const ENDED_PER_TURN: usize = 64;
+/// As much of a Call-ID as is looked at, in bytes.
+const CALL_ID_JUDGED: usize = 256;
+/// Ended INVITEs that [`Ages`] bears beyond as many as live.
+pub(super) const AGES_SLACK: usize = 1_024;
 
 /// How a frontend meets more requests than it can serve.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -113,7 +117,7 @@ impl Shedding {
             Control::Off => None,
             Control::Adaptive(adaptive, _) => {
                 adaptive.measure(now, used(TRANSACTION_BYTES));
-                adaptive.is_memory_short().then_some(Duration::from_secs(RINGS_S_MAX))
+                adaptive.is_memory_short().then_some(RINGS_MAX)
             }
             Control::Rsoca(rsoca) => {
                 rsoca.succeed(opened.saturating_sub(self.opened));
@@ -147,10 +151,13 @@ impl Shedding {
             Control::Adaptive(..) if matches!(class, Class::InDialog(_)) => Verdict::Pass,
             Control::Adaptive(adaptive, sojourn_max) => {
                 let epoch = cx.now.unix.0 / JUDGED_ALIKE_S;
-                let mut text = asked.essentials.call_id;
-                text = text.get(..text.len().min(CALL_ID_JUDGED)).unwrap_or_default();
-                let draw = hash(&self.key, &[text, &epoch.to_be_bytes()]);
-                let source = hash(&self.key, &[&prefix(asked.flow.peer.ip())]);
+                let call_id = asked.essentials.call_id;
+                let call_id = call_id.get(..CALL_ID_JUDGED).unwrap_or(call_id);
+                let draw = hash(&self.key, &[call_id, &epoch.to_be_bytes()]);
+                let source = match sender_of(asked.flow.peer.ip()) {
+                    IpAddr::V4(v4) => hash(&self.key, &[&v4.octets()]),
+                    IpAddr::V6(v6) => hash(&self.key, &[&v6.octets()]),
+                };
                 let verdict = adaptive.arrive(draw, source);
                 // Whoever sent it has long given up on it, or sent it again.
                 if self.waited > *sojourn_max { adaptive.reject(draw) } else { verdict }
@@ -167,24 +174,10 @@ impl Shedding {
     }
 }
 
-/// As much of a Call-ID as is looked at.
-const CALL_ID_JUDGED: usize = 256;
-
 fn hash(key: &[u8; 16], parts: &[&[u8]]) -> u64 {
-    use std::hash::Hasher as _;
     let mut hasher = SipHasher24::new_with_key(key);
     parts.iter().for_each(|part| hasher.write(part));
     hasher.finish()
-}
-
-/// What one sender may choose its addresses from: an address, or an IPv6 /64.
-fn prefix(ip: IpAddr) -> [u8; 8] {
-    let mut prefix = [0; 8];
-    match ip {
-        IpAddr::V4(v4) => prefix[..4].copy_from_slice(&v4.octets()),
-        IpAddr::V6(v6) => prefix.copy_from_slice(&v6.octets()[..8]),
-    }
-    prefix
 }
 
 const fn class_of(asked: Asked<'_>) -> Class {
@@ -233,7 +226,7 @@ pub(super) fn end_old(cx: &mut Context, exchanges: &mut Exchanges, age_max: Dura
 
 /// When each INVITE began, oldest first. What has ended stays in it for a while.
 #[derive(Debug, Default)]
-pub(super) struct Ages(std::collections::VecDeque<(Instant, ExchangeId)>);
+pub(super) struct Ages(VecDeque<(Instant, ExchangeId)>);
 
 impl Ages {
     /// One more, of `pending` that there are.
@@ -264,6 +257,3 @@ impl Ages {
         self.0.len()
     }
 }
-
-/// Ended ones that are borne beyond as many as live.
-pub(super) const AGES_SLACK: usize = 1_024;

@@ -11,7 +11,7 @@ pub(crate) mod registrations;
 pub(crate) use allowlist::Allowlist;
 pub(crate) use hub::{Ask, Audited, Hub, Queues, call_ended};
 pub(crate) use listener::{Listener, Log};
-pub(crate) use places::{Places, network};
+pub(crate) use places::Places;
 
 use std::{net::SocketAddr, sync::Arc};
 

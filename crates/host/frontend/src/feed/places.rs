@@ -2,11 +2,12 @@
 //! gets a place, and somebody who only greets gives way.
 
 use std::{
-    net::{IpAddr, Ipv6Addr},
+    net::IpAddr,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use sluicegate_bounded::Gauge;
+use sluicegate_wire::ip::sender_of;
 use tokio::sync::oneshot;
 
 use crate::config::GATES_MAX;
@@ -54,7 +55,7 @@ impl Places {
     /// A place for a connection from `source`. Of one source too many, its oldest gives way; of all too many, the oldest
     /// of the source that has most.
     pub(crate) fn enter(self: &Arc<Self>, source: IpAddr, is_known: bool) -> Greeting {
-        let source = network(source);
+        let source = sender_of(source);
         let (keeps, gives_way) = oneshot::channel();
         let mut lots = self.lock();
         let number = lots.next;
@@ -104,14 +105,6 @@ impl Drop for Greeting {
 fn give_way(lot: &mut Vec<Place>, source: IpAddr) {
     if let Some(at) = lot.iter().position(|place| place.source == source) {
         lot.remove(at);
-    }
-}
-
-/// What counts as one source: an address, or the /64 that one IPv6 host has to itself.
-pub(crate) fn network(source: IpAddr) -> IpAddr {
-    match source.to_canonical() {
-        IpAddr::V6(v6) => IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() >> 64 << 64)),
-        v4 @ IpAddr::V4(_) => v4,
     }
 }
 

@@ -473,7 +473,10 @@ impl Streams {
         }
         let (due, unfinished) = (connection.deadline(&self.limits).0, connection.unfinished());
         self.deadlines.schedule(slot, now, due);
-        self.unfinished.note(now, slot, if self.places.is_proved(slot) { 0 } else { unfinished });
+        match self.places.stranger(slot) {
+            Some(source) => self.unfinished.note(now, (slot, source), unfinished),
+            None => self.unfinished.leave(slot),
+        }
         while let Some(oldest) = self.unfinished.crowded() {
             self.end(oldest, Ended::Crowded);
         }
@@ -499,7 +502,7 @@ impl Streams {
         let Some(connection) = self.connections.remove(slot) else { return };
         self.deadlines.cancel(slot);
         self.places.leave(slot);
-        self.unfinished.note(Instant::ZERO, slot, 0);
+        self.unfinished.leave(slot);
         self.by_id.remove(&connection.id);
         if connection.is_ours {
             self.dialled.remove(&(connection.flow.listener, connection.flow.peer));

@@ -11,10 +11,9 @@ use std::{
 use serde::Deserialize;
 use sluicegate_bounded::Gauge;
 use sluicegate_flow::TokenBucket;
-use sluicegate_wire::Instant;
+use sluicegate_wire::{Instant, ip::sender_of};
 
 use super::counted::Refused;
-use crate::feed::network;
 
 /// What each SIP thread spends on connections, over TCP and TLS together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -36,7 +35,7 @@ pub struct Connections {
     /// A connection over which nothing comes for so many seconds is closed.
     pub idle_s: u32,
     /// Bytes of messages and TLS handshakes that have not come to their end, over all connections over which nobody has signed
-    /// in together. With more, the one that was begun first gives way.
+    /// in together. With more, whoever holds most gives way, with what it began first.
     pub unfinished_bytes_max: usize,
     /// Bytes that wait for a peer to read them; with more it is cut off.
     pub unsent_bytes_max: usize,
@@ -111,7 +110,7 @@ impl Places {
     /// # Errors
     /// [`Refused`]: there is no place, and none that can be taken from a stranger.
     pub(super) fn admit(&mut self, now: Instant, ip: IpAddr) -> Result<Option<u32>, Refused> {
-        let source = network(ip);
+        let source = sender_of(ip);
         if !self.rates.take(now, source) {
             return Err(Refused::Rate);
         }
@@ -140,7 +139,7 @@ impl Places {
     /// The connection in `slot` has a place from now on.
     pub(super) fn enter(&mut self, slot: u32, ip: IpAddr, is_proved: bool) {
         self.arrivals += 1;
-        let place = Place { source: network(ip), arrival: self.arrivals, is_proved };
+        let place = Place { source: sender_of(ip), arrival: self.arrivals, is_proved };
         self.places.insert(slot, place);
         self.change(place.source, |held| held.all += 1);
         if !is_proved {
@@ -162,9 +161,9 @@ impl Places {
         });
     }
 
-    /// Whether somebody has proved itself over the connection in `slot`.
-    pub(super) fn is_proved(&self, slot: u32) -> bool {
-        self.places.get(&slot).is_some_and(|place| place.is_proved)
+    /// Whose the connection in `slot` is, if nobody has proved itself over it.
+    pub(super) fn stranger(&self, slot: u32) -> Option<IpAddr> {
+        self.places.get(&slot).filter(|place| !place.is_proved).map(|place| place.source)
     }
 
     /// The connection in `slot` is gone.

@@ -6,6 +6,8 @@ use std::{
     net::IpAddr,
 };
 
+use sluicegate_wire::ip::sender_of;
+
 /// Connections at once over which nothing has been proved.
 pub(super) const STRANGERS_MAX: usize = 256;
 
@@ -24,7 +26,7 @@ impl<T> Strangers<T> {
 
     /// A place for one more, and who gave way to it.
     pub(super) fn admit(&mut self, address: IpAddr, who: T) -> (u64, Option<T>) {
-        let source = source(address);
+        let source = sender_of(address);
         let crowded = (self.waiting.len() >= STRANGERS_MAX).then(|| self.most(source)).flatten();
         let crowded = crowded.and_then(|place| self.leave(place));
         self.next += 1;
@@ -53,14 +55,6 @@ impl<T> Strangers<T> {
     }
 }
 
-/// Who has an IPv6 address has a /64.
-fn source(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(v6) => IpAddr::V6((v6.to_bits() >> 64 << 64).into()),
-        v4 => v4,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -79,13 +73,5 @@ mod tests {
             strangers.leave(place);
         }
         assert!(strangers.by_source.is_empty());
-    }
-
-    #[test]
-    fn a_network_of_ipv6_is_one_source() {
-        let of = |text: &str| source(text.parse().unwrap());
-        assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:1"));
-        assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
-        assert_eq!(of("::ffff:192.0.2.1"), of("192.0.2.1"));
     }
 }

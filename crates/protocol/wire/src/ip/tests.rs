@@ -220,3 +220,12 @@ proptest! {
         prop_assert_eq!(fresh, bytes);
     }
 }
+
+#[test]
+fn a_network_of_ipv6_is_one_sender() {
+    let of = |text: &str| sender_of(text.parse().unwrap());
+    assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:1"));
+    assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
+    assert_eq!(of("::ffff:192.0.2.1"), of("192.0.2.1"));
+    assert_ne!(of("192.0.2.1"), of("192.0.2.2"));
+}

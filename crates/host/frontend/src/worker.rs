@@ -247,7 +247,7 @@ impl Worker {
     fn publish(&self) {
         let mut gauges = self.gauges.lock().unwrap_or_else(PoisonError::into_inner);
         gauges.clear();
-        gauges.extend(self.shard.gauges());
+        gauges.extend(self.shard.gauges(self.clock.now()));
         gauges.extend(self.streams.iter().flat_map(Streams::gauges));
     }
 }

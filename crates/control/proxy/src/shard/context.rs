@@ -9,7 +9,7 @@ use sluicegate_feed::{Selected, Selector};
 use sluicegate_grant::GrantId;
 use sluicegate_policy::{Policy, SipPeer, is_name};
 use sluicegate_sip::message::Message;
-use sluicegate_wire::Pace;
+use sluicegate_wire::{Instant, Pace};
 
 use super::{
     Now, derive,
@@ -110,8 +110,8 @@ impl Context {
     }
 
     /// Branches whose responses passed lately.
-    pub(super) fn gauge(&self) -> Gauge {
-        self.passed.gauge(self.now.instant)
+    pub(super) fn gauge(&self, now: Instant) -> Gauge {
+        self.passed.gauge(now)
     }
 
     /// Queues an event; `false` if there was no room for it. Notes leave room for what opens something, and that for what ends

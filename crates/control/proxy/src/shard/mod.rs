@@ -225,16 +225,16 @@ impl Shard {
         &mut self.cx.out
     }
 
-    /// The fill of each table.
+    /// The fill of each table at `now`: what some hold is over by time alone.
     #[must_use]
-    pub fn gauges(&self) -> Vec<Gauge> {
+    pub fn gauges(&self, now: Instant) -> Vec<Gauge> {
         let [server, client] = self.exchanges.transactions.gauges();
         let others = [
             self.authenticator.gauge(),
             self.legs.gauge(),
             self.exchanges.late_answers.gauge(),
             self.registrar.gauge(),
-            self.cx.gauge(),
+            self.cx.gauge(now),
             Gauge::of("events", self.cx.events.len(), self.cx.events_max()),
         ];
         [server, client].into_iter().chain(others).chain(self.exchanges.gauges()).collect()

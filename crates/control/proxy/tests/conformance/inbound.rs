@@ -259,11 +259,15 @@ fn a_telephone_that_does_not_answer_ends_a_call_and_what_was_open_for_it() {
     let sent = site.pass(Duration::from_secs(40));
     assert_eq!(codes(&sent, PBX)[0], 408);
     assert_eq!(site.revokes(), 1);
-    for table in site.shards[0].gauges() {
+    for table in site.shards[0].gauges(site.instant) {
         println!("{table:?}");
     }
     site.pass(Duration::from_secs(100));
-    let left = site.shards[0].gauges().into_iter().filter(|gauge| gauge.name.ends_with("transactions")).map(|g| g.used);
+    let left = site.shards[0]
+        .gauges(site.instant)
+        .into_iter()
+        .filter(|gauge| gauge.name.ends_with("transactions"))
+        .map(|g| g.used);
     assert_eq!(left.sum::<u64>(), 0);
 }
 

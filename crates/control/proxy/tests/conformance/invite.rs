@@ -109,7 +109,7 @@ fn a_client_hears_that_it_rings_where_early_media_are_not_opened() {
 fn d09_what_was_hung_up_is_forgotten_once_its_answer_comes_no_more() {
     let mut site = Site::with(1, Tables { transactions_max: 4, ..Tables::default() });
     let gauge = |site: &Site, name: &str| {
-        let gauges = site.shards[0].gauges();
+        let gauges = site.shards[0].gauges(site.instant);
         gauges.iter().find(|gauge| gauge.name == name).map(|gauge| (gauge.used, gauge.max)).unwrap()
     };
     for turn in 0..4 {

@@ -63,7 +63,7 @@ fn what_is_not_answered_is_repeated_and_then_forgotten_without_a_408() {
     let passed = site.pass(Duration::from_secs(60));
     assert!(methods(&passed, PBX).len() > 5);
     assert!(codes(&passed, PHONE).is_empty(), "{passed:?}");
-    let left = site.shards[0].gauges().into_iter().filter(|gauge| gauge.name.ends_with("transactions"));
+    let left = site.shards[0].gauges(site.instant).into_iter().filter(|gauge| gauge.name.ends_with("transactions"));
     assert_eq!(left.map(|gauge| gauge.used).sum::<u64>(), 0);
 }
 

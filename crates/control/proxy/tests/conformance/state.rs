@@ -57,7 +57,7 @@ fn call(site: &mut Site, user: &str, nth: u32) -> u16 {
 }
 
 fn used(site: &Site, table: &str) -> u64 {
-    site.shards[0].gauges().iter().find(|gauge| gauge.name == table).unwrap().used
+    site.shards[0].gauges(site.instant).iter().find(|gauge| gauge.name == table).unwrap().used
 }
 
 /// A trunk calls 20 times a second, others 580 times, each for a moment; the tables are as large as nobody said otherwise.

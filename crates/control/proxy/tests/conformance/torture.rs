@@ -19,7 +19,11 @@ fn each_torture_message_gets_the_answer_of_its_rfc_and_leaves_nothing_behind() {
         let answers: Vec<_> = site.send_raw(PHONE, row.message).into_iter().map(|(_, answer)| answer).collect();
         answers::check(row, &answers);
     }
-    assert!(site.shards[0].gauges().iter().all(|table| table.used == 0), "{:?}", site.shards[0].gauges());
+    assert!(
+        site.shards[0].gauges(site.instant).iter().all(|table| table.used == 0),
+        "{:?}",
+        site.shards[0].gauges(site.instant)
+    );
 }
 
 /// What comes back for a message on a stream of its own, and what becomes of that.
@@ -57,5 +61,9 @@ fn each_torture_message_gets_the_answer_of_its_rfc_on_a_stream() {
         let (answers, behind) = on_stream(&mut site, number, row);
         answers::check_on_stream(row, &answers, behind);
     }
-    assert!(site.shards[0].gauges().iter().all(|table| table.used == 0), "{:?}", site.shards[0].gauges());
+    assert!(
+        site.shards[0].gauges(site.instant).iter().all(|table| table.used == 0),
+        "{:?}",
+        site.shards[0].gauges(site.instant)
+    );
 }

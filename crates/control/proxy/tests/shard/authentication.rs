@@ -17,7 +17,7 @@ fn a_stranger_is_challenged_and_nothing_is_remembered() {
     assert_eq!(status(&answer), 407);
     assert_eq!(answer.matches("Proxy-Authenticate: Digest realm=\"example.net\"").count(), 2, "{answer}");
     assert!(answer.find("SHA-256").unwrap() < answer.find("MD5").unwrap());
-    assert!(site.shards[0].gauges().iter().all(|gauge| gauge.used == 0));
+    assert!(site.shards[0].gauges(site.instant).iter().all(|gauge| gauge.used == 0));
     assert_eq!(site.metrics[0].requests(Kind::Invite, Outcome::Challenged), 1);
 }
 
@@ -81,7 +81,7 @@ fn an_unknown_user_gets_the_same_bytes_as_a_wrong_password() {
         assert!(!answer.contains("stale"), "{answer}");
         assert!(site.asked().is_empty());
         assert_eq!(site.metrics[0].requests(Kind::Invite, Outcome::BadDigest), 1);
-        assert!(site.shards[0].gauges().iter().all(|gauge| gauge.used == 0 || gauge.name == "events"));
+        assert!(site.shards[0].gauges(site.instant).iter().all(|gauge| gauge.used == 0 || gauge.name == "events"));
         // The same length of name stands in for each, so that the answers can be compared byte by byte.
         let answer = answer.lines().filter(|line| !line.starts_with("To:")).collect::<Vec<_>>().join("\n");
         answers.push(without_nonce(&answer).replace(user, "USER "));

@@ -25,7 +25,7 @@ fn full_transactions_mean_503_and_nothing_is_opened() {
     site.asked();
     assert_eq!(call(&mut site, "alice", 4), 503);
     assert!(site.asked().is_empty());
-    assert_eq!(site.shards[0].gauges()[0], Gauge { name: "server_transactions", used: 4, max: 4 });
+    assert_eq!(site.shards[0].gauges(site.instant)[0], Gauge { name: "server_transactions", used: 4, max: 4 });
     assert_eq!(site.metrics[0].count(Count::TableFull), 1);
     // They end by themselves.
     site.pass(std::time::Duration::from_secs(60));
@@ -59,7 +59,7 @@ fn one_user_waits_for_so_many_answers_of_services() {
     let (passed_on, refused) = invite(&mut site, 3);
     assert_eq!((passed_on, status(&refused), header(&refused, "Retry-After")), (None, 503, Some("5")));
     assert_eq!(site.metrics[0].count(Count::TableFull), 1);
-    let transactions = site.shards[0].gauges()[0].used;
+    let transactions = site.shards[0].gauges(site.instant)[0].used;
     assert_eq!(transactions, 3, "what is refused is not remembered");
     // An answer makes room for another, and so does the end of all patience.
     site.send(PBX, reply(&first, 486, ""));
@@ -97,7 +97,7 @@ fn what_ends_is_told_whatever_else_waits() {
     site.pass(std::time::Duration::from_secs(32));
     assert_eq!(site.revokes(), 8);
     assert!(site.metrics[0].count(Count::EventsDropped) > 0, "of the notes");
-    let events = site.shards[0].gauges().into_iter().find(|gauge| gauge.name == "events").unwrap();
+    let events = site.shards[0].gauges(site.instant).into_iter().find(|gauge| gauge.name == "events").unwrap();
     assert_eq!((events.used, events.max), (0, 16));
 }
 
@@ -121,7 +121,7 @@ fn a_flood_of_strangers_leaves_no_trace_in_any_table() {
         stranger.call_id = format!("flood-{nth}");
         site.send(&stranger.from.clone(), stranger.request("INVITE", "sip:web@example.net", "", AUDIO));
     }
-    assert!(site.shards[0].gauges().iter().all(|gauge| gauge.used == 0));
+    assert!(site.shards[0].gauges(site.instant).iter().all(|gauge| gauge.used == 0));
     assert!(site.events.is_empty());
 }
 
@@ -135,7 +135,7 @@ fn wrong_passwords_leave_few_notes_and_nothing_else() {
         assert_eq!(status(&caller.invite(&mut site, AUDIO)), expected);
     }
     assert!(site.events.len() <= 20, "{}", site.events.len());
-    assert!(site.shards[0].gauges().iter().all(|gauge| gauge.used == 0));
+    assert!(site.shards[0].gauges(site.instant).iter().all(|gauge| gauge.used == 0));
 }
 
 /// A small generator of repeatable noise (xorshift64*).
@@ -205,7 +205,8 @@ fn one_user_cannot_use_up_the_replay_set_and_a_refused_request_takes_no_place() 
     let limits = Tables { transactions_max: 64, replays_max: 8, replays_per_user_max: 4, ..tables() };
     let mut site = Site::with(1, Tables { transactions_per_user_max: 2, ..limits });
     assert!((0..20).all(|nth| call(&mut site, "alice", nth) == if nth < 2 { 100 } else { 503 }));
-    let used = |site: &Site| site.shards[0].gauges().iter().find(|gauge| gauge.name == "replays").unwrap().used;
+    let used =
+        |site: &Site| site.shards[0].gauges(site.instant).iter().find(|gauge| gauge.name == "replays").unwrap().used;
     assert_eq!(used(&site), 2);
     let mut site = Site::with(1, limits);
     assert!((0..20).all(|nth| call(&mut site, "alice", nth) == if nth < 4 { 100 } else { 503 }));

@@ -143,7 +143,7 @@ fn an_invite_that_rings_for_long_while_memory_is_short_is_ended_on_both_sides() 
     assert!(to(PBX).iter().any(|text| text.starts_with("CANCEL ")), "{sent:?}");
     assert!(to(PHONE).iter().any(|text| status(text) == 500), "{sent:?}");
     assert_eq!(site.metrics[0].count(Count::EndedEarly), 1);
-    let gauge = site.shards[0].gauges().into_iter().find(|gauge| gauge.name == "exchanges").unwrap();
+    let gauge = site.shards[0].gauges(site.instant).into_iter().find(|gauge| gauge.name == "exchanges").unwrap();
     assert_eq!(gauge.used, 0);
 }
 

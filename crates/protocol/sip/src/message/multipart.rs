@@ -103,7 +103,7 @@ impl Visit<'_, '_> {
 
 /// A part among others.
 struct Part {
-    /// From its delimiter to the next.
+    /// From the dashes of its delimiter to those of the next: the line break before the one is then before the other.
     whole: Range<usize>,
     /// Its header fields and content.
     text: Range<usize>,
@@ -116,8 +116,9 @@ impl Part {
     fn at(text: &[u8], from: usize, boundary: &[u8]) -> Option<Self> {
         let begin = delimiter(text, from, boundary)?;
         let start = begin.end + after_delimiter(text.get(begin.end..)?)?;
-        let end = delimiter(text, start, boundary)?.start;
-        Some(Self { whole: begin.start..end, text: start..end, next: end })
+        let next = delimiter(text, start, boundary)?;
+        let dashes = |delimiter: &Range<usize>| delimiter.end - boundary.len() - 2;
+        Some(Self { whole: dashes(&begin)..dashes(&next), text: start..next.start, next: next.start })
     }
 }
 

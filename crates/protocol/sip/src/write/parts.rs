@@ -111,4 +111,19 @@ mod tests {
             assert_eq!((with(kind, &body, None), with(kind, &body, Some("new"))), (None, None));
         }
     }
+
+    #[test]
+    fn behind_an_empty_part_that_goes_the_next_one_is_still_one() {
+        let sdp = "--b1\r\nContent-Type: application/sdp\r\n\r\nv=0\r\n";
+        for empty in ["--b1\r\n", "--b1\r\n--b1\r\n"] {
+            let body = format!("{ISUP}{empty}{sdp}--b1--\r\n");
+            let kept = format!("{ISUP}{sdp}--b1--\r\n");
+            let new = kept.replace("v=0", "new");
+            assert_eq!(with(MIXED, &body, Some("new")).as_deref(), Some(&*new));
+            assert_eq!(part(MIXED, &new).as_deref(), Some("new"));
+            assert_eq!(with(MIXED, &body, None), Some(format!("{ISUP}--b1--\r\n")));
+            let body = format!("{empty}{ISUP}{sdp}--b1--\r\n");
+            assert_eq!(with(MIXED, &body, Some("new")).as_deref(), Some(&*new));
+        }
+    }
 }

@@ -33,7 +33,7 @@ fn security_05_one_user_fills_no_table_of_used_nonces() {
         let mut site = Site::with(1, tables);
         let let_in = (0..500).filter(|nth| sign_in(&mut site, "alice", "correct horse", *nth) == 100).count();
         assert_eq!(let_in, 16);
-        let used = site.shards[0].gauges().into_iter().find(|gauge| gauge.name == "replays").unwrap().used;
+        let used = site.shards[0].gauges(site.instant).into_iter().find(|gauge| gauge.name == "replays").unwrap().used;
         assert_eq!(used, 16, "what is refused takes no place");
         assert_eq!(site.metrics[0].count(Count::TableFull), 484);
         assert_eq!(sign_in(&mut site, "bob", "correct horse", 0), 403, "bob is judged, and refused by policy only");

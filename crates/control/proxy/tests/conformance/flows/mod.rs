@@ -225,7 +225,10 @@ fn alice_hangs_up(site: &mut Site, alice: &mut Caller) {
 fn is_over(site: &mut Site) {
     exactly(site.pass(Duration::from_secs(400)), []);
     // What may not come twice is remembered longer.
-    let left: Vec<_> =
-        site.shards[0].gauges().into_iter().filter(|table| table.used > 0 && table.name != "replays").collect();
+    let left: Vec<_> = site.shards[0]
+        .gauges(site.instant)
+        .into_iter()
+        .filter(|table| table.used > 0 && table.name != "replays")
+        .collect();
     assert!(left.is_empty(), "{left:?}");
 }

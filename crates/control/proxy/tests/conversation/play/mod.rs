@@ -10,7 +10,7 @@ use std::{collections::VecDeque, net::SocketAddr, time::Duration};
 use sluicegate_bounded::Gauge;
 use sluicegate_feed::{Selected, Selector};
 use sluicegate_policy::PerUser;
-use sluicegate_proxy::{ConnectionId, Flow, Input, Listening, Now, Shard, Tables};
+use sluicegate_proxy::{ConnectionId, Flow, Input, Listening, Now, Tables};
 use sluicegate_sip::message::{HeaderName, Message, Method, Transport};
 use sluicegate_wire::{Instant, UnixTime};
 
@@ -465,7 +465,7 @@ impl Play {
     }
 
     fn gauges(&self) -> impl Iterator<Item = Gauge> {
-        let shards = self.site.shards.iter().flat_map(Shard::gauges);
+        let shards = self.site.shards.iter().flat_map(|shard| shard.gauges(self.site.instant));
         shards.chain(self.site.ledger.gauges()).chain([self.site.locations.gauge()])
     }
 

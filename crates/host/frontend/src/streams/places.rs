@@ -1,5 +1,5 @@
-//! Who may have a connection. Nobody is locked out by strangers who open many and say nothing: they crowd out each other, and
-//! first of all whoever has most.
+//! Who may have a connection. Nobody is locked out by strangers who open many and say nothing: they crowd out each other, first
+//! whoever has many and then whoever came first. So who signs in at once gets in, also as one of several behind one address.
 
 use std::{
     cmp::Reverse,
@@ -63,6 +63,9 @@ const BUCKETS: usize = 1 << 14;
 /// A bucket holds what it gets in so many seconds.
 const BURST_S: u64 = 10;
 
+/// Who has more than this part of the places of strangers gives way before others.
+const LARGE_PART: usize = 32;
+
 /// What the connections of one source are.
 #[derive(Debug, Default)]
 struct Held {
@@ -85,9 +88,10 @@ pub(super) struct Places {
     limits: Connections,
     places: HashMap<u32, Place>,
     sources: HashMap<IpAddr, Held>,
-    /// Sources with unproved connections: who has most comes last, and of those the one whose oldest came first.
-    ranked: BTreeSet<(usize, Reverse<u64>, IpAddr)>,
-    unproved: usize,
+    /// Sources with many unproved connections: who has most comes last, and of those the one whose oldest came first.
+    large: BTreeSet<(usize, Reverse<u64>, IpAddr)>,
+    /// Slots over which nobody proved anything, by arrival.
+    unproved: BTreeMap<u64, u32>,
     arrivals: u64,
     rates: Rates,
 }
@@ -98,8 +102,8 @@ impl Places {
             limits,
             places: HashMap::new(),
             sources: HashMap::new(),
-            ranked: BTreeSet::new(),
-            unproved: 0,
+            large: BTreeSet::new(),
+            unproved: BTreeMap::new(),
             arrivals: 0,
             rates: Rates::new(limits.per_source_per_s),
         }
@@ -127,12 +131,12 @@ impl Places {
     }
 
     fn room(&self, is_unproved: bool) -> Result<Option<u32>, Refused> {
-        let is_crowded = is_unproved && self.unproved >= self.limits.unproved_max;
+        let is_crowded = is_unproved && self.unproved.len() >= self.limits.unproved_max;
         if !is_crowded && self.places.len() < self.limits.total_max {
             return Ok(None);
         }
-        let heaviest = self.ranked.last().and_then(|(_, _, source)| self.sources.get(source));
-        let oldest = heaviest.and_then(|held| held.unproved.first_key_value());
+        let largest = self.large.last().and_then(|(_, _, source)| self.sources.get(source));
+        let oldest = largest.map_or(&self.unproved, |held| &held.unproved).first_key_value();
         oldest.map(|(_, slot)| Some(*slot)).ok_or(Refused::Full)
     }
 
@@ -143,7 +147,7 @@ impl Places {
         self.places.insert(slot, place);
         self.change(place.source, |held| held.all += 1);
         if !is_proved {
-            self.unproved += 1;
+            self.unproved.insert(place.arrival, slot);
             self.change(place.source, |held| {
                 held.unproved.insert(place.arrival, slot);
             });
@@ -155,7 +159,7 @@ impl Places {
         let Some(place) = self.places.get_mut(&slot).filter(|place| !place.is_proved) else { return };
         place.is_proved = true;
         let Place { source, arrival, .. } = *place;
-        self.unproved -= 1;
+        self.unproved.remove(&arrival);
         self.change(source, |held| {
             held.unproved.remove(&arrival);
         });
@@ -169,7 +173,7 @@ impl Places {
     /// The connection in `slot` is gone.
     pub(super) fn leave(&mut self, slot: u32) {
         let Some(place) = self.places.remove(&slot) else { return };
-        self.unproved -= usize::from(!place.is_proved);
+        self.unproved.remove(&place.arrival);
         self.change(place.source, |held| {
             held.all -= 1;
             held.unproved.remove(&place.arrival);
@@ -179,16 +183,18 @@ impl Places {
     /// Changes what a source holds, and its rank.
     fn change(&mut self, source: IpAddr, change: impl FnOnce(&mut Held)) {
         let held = self.sources.entry(source).or_default();
+        let part = (self.limits.unproved_max / LARGE_PART).max(1);
         let rank = |held: &Held| {
-            held.unproved.first_key_value().map(|(oldest, _)| (held.unproved.len(), Reverse(*oldest), source))
+            let oldest = held.unproved.first_key_value().filter(|_| held.unproved.len() > part);
+            oldest.map(|(oldest, _)| (held.unproved.len(), Reverse(*oldest), source))
         };
         let before = rank(held);
         change(held);
         let (after, is_gone) = (rank(held), held.all == 0);
         if let Some(before) = before {
-            self.ranked.remove(&before);
+            self.large.remove(&before);
         }
-        self.ranked.extend(after);
+        self.large.extend(after);
         if is_gone {
             self.sources.remove(&source);
         }
@@ -197,7 +203,7 @@ impl Places {
     pub(super) fn gauges(&self) -> [Gauge; 2] {
         [
             Gauge::of("connections", self.places.len(), self.limits.total_max),
-            Gauge::of("unproved_connections", self.unproved, self.limits.unproved_max),
+            Gauge::of("unproved_connections", self.unproved.len(), self.limits.unproved_max),
         ]
     }
 }
@@ -272,6 +278,26 @@ mod tests {
     }
 
     #[test]
+    fn many_telephones_behind_one_address_that_sign_in_at_once_are_not_taken_for_the_flood() {
+        for strangers in [250, 60_000] {
+            let (mut places, mut crowded) = (places(2_000, 1_000, 256), 0);
+            // For each telephone ten connections of strangers, and it needs the time of 250 of them.
+            for step in 0..5_000 {
+                open(&mut places, step, &format!("198.51.{}.{}", step % strangers / 250, step % 250)).unwrap();
+                if step % 10 == 0 {
+                    open(&mut places, 100_000 + step, "203.0.113.7").unwrap();
+                    if let Some(old) = step.checked_sub(250) {
+                        crowded += u32::from(places.stranger(100_000 + old).is_none());
+                        places.prove(100_000 + old);
+                        places.leave(100_000 + old);
+                    }
+                }
+            }
+            assert_eq!(crowded, 0);
+        }
+    }
+
+    #[test]
     fn who_has_proved_itself_gives_way_to_nobody() {
         let mut places = places(4, 4, 3);
         for slot in 0..3 {
@@ -320,7 +346,7 @@ mod tests {
             }
         }
         (0..900).for_each(|slot| places.leave(slot));
-        assert!(places.sources.is_empty() && places.ranked.is_empty() && places.places.is_empty());
-        assert_eq!(places.unproved, 0);
+        assert!(places.sources.is_empty() && places.large.is_empty() && places.places.is_empty());
+        assert!(places.unproved.is_empty());
     }
 }

@@ -22,12 +22,19 @@ pub(super) struct Case {
     pub(super) least: f64,
     /// Whether some answer of success is an attacker's due.
     pub(super) may_succeed: bool,
-    /// Messages of the attackers that the exchange may get, a second; `None` where that is their due.
-    pub(super) reaches: Option<f64>,
+    /// Messages of the attackers that the exchange may get; `None` where that is their due.
+    pub(super) reaches: Option<Reach>,
     /// What it is played over.
     pub(super) over: &'static [Over],
     /// What the short form plays it over.
     pub(super) brief: &'static [Over],
+}
+
+/// What may get through while a flood lasts.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Reach {
+    pub(super) at_once: f64,
+    pub(super) per_s: f64,
 }
 
 /// Who sends what.
@@ -69,9 +76,11 @@ pub(super) enum Calls {
 /// Of all calls; and of those that a flood of BYEs must not touch.
 const MOST: f64 = 0.99;
 const ALL_BUT_ONE_IN_A_THOUSAND: f64 = 0.999;
-/// What each of an attacker's calls may say, with what it may say at once; and its BYE as often as timers repeat it.
-const IN_DIALOG_PER_S: f64 = CALLS as f64 * 20.0 * 1.5;
-const REPEATED_PER_S: f64 = CALLS as f64 * 11.0 / 4.0;
+/// What an attacker's calls may say, 20 requests a second and two seconds' worth at once; and their BYEs as often as timers
+/// repeat them.
+const IN_DIALOG: Reach = Reach { at_once: CALLS as f64 * 40.0, per_s: CALLS as f64 * 20.0 };
+const REPEATED: Reach = Reach { at_once: CALLS as f64 * 11.0, per_s: 0.0 };
+const NOTHING: Reach = Reach { at_once: 0.0, per_s: 0.0 };
 
 /// More connections than strangers may have together; what has to be opened of them each second, and of those that are cut
 /// or end by themselves; requests of those who read no answers.
@@ -83,7 +92,7 @@ const ANSWERED_PER_S: f64 = 1_000.0;
 
 impl Case {
     const fn new(name: &'static str, about: &'static str, by: Attackers) -> Self {
-        Self { name, about, by, least: MOST, may_succeed: false, reaches: Some(0.0), over: &Over::ALL, brief: &[] }
+        Self { name, about, by, least: MOST, may_succeed: false, reaches: Some(NOTHING), over: &Over::ALL, brief: &[] }
     }
 
     /// Strangers at many addresses who want so many connections.
@@ -102,8 +111,8 @@ impl Case {
         Self { least: ALL_BUT_ONE_IN_A_THOUSAND, ..self }
     }
 
-    const fn reaching(self, per_s: f64) -> Self {
-        Self { reaches: Some(per_s), may_succeed: true, ..self }
+    const fn reaching(self, most: Reach) -> Self {
+        Self { reaches: Some(most), may_succeed: true, ..self }
     }
 
     const fn answered(self) -> Self {
@@ -153,10 +162,10 @@ pub(super) const CASES: [Case; 27] = [
         Caller(&[SipKind::Again, SipKind::Replay], Calls::Over),
     )
     .unharmed()
-    .reaching(REPEATED_PER_S)
+    .reaching(REPEATED)
     .in_short(&[Udp]),
     Case::new("in_dialog", "requests in open calls of one user", Caller(&[SipKind::InDialog], Calls::Open))
-        .reaching(IN_DIALOG_PER_S),
+        .reaching(IN_DIALOG),
     Case::new("ack", "ACKs to nothing", Strangers(&[SipKind::Ack])),
     Case::new("cancel", "CANCELs for requests that there are not", Strangers(&[SipKind::Cancel])),
     Case::new("response", "answers to nothing, and to what others asked", Strangers(&[SipKind::Response])),

@@ -46,7 +46,7 @@ const MEMORY_GROWTH_KB: f64 = 16_384.0;
 const KEPT: [&str; 2] = ["decisions", "replays"];
 /// What is beside the tables in what a front end holds.
 pub(super) const MEMORY: &str = "memory_kb";
-/// What may remain of it when all that was remembered has ended.
+/// What may remain, when all that was remembered has ended, beyond what it held when its tables had been filled once.
 const MEMORY_LEFT_KB: f64 = 16_384.0;
 /// Bytes of an answer for which a front end's limit counts one.
 const ANSWER_BYTES: f64 = 512.0;
@@ -157,6 +157,8 @@ pub(super) struct Played {
     pub(super) flood: Flood,
     pub(super) memory: Memory,
     pub(super) seconds: f64,
+    /// From before the attackers were there until all that came of them was counted.
+    pub(super) flood_seconds: f64,
     pub(super) taken: Taken,
     /// Calls that were to be begun.
     pub(super) planned: u32,
@@ -180,7 +182,10 @@ pub(super) fn judge(report: &mut Report, (case, over): (&Case, Over), options: &
     };
     let beyond = beyond as f64 / played.seconds;
     match case.reaches {
-        Some(most) => judge.at_most("reached_exchange_per_s", beyond, most),
+        Some(most) => {
+            let most = (most.at_once + most.per_s * played.flood_seconds) / played.seconds;
+            judge.at_most("reached_exchange_per_s", beyond, most);
+        }
         None => judge.note("reached_exchange_per_s", beyond),
     }
     for (name, count) in flood.events.iter().filter(|(_, count)| **count > 0) {
@@ -317,7 +322,7 @@ mod tests {
             ..Flood::default()
         };
         let memory = Memory { before_kb: 20_000, during_kb: vec![20_000, 21_000, 21_000], after_kb: 21_000 };
-        Played { honest, flood, memory, seconds: 20.0, taken: Taken::default(), planned: 1_000 }
+        Played { honest, flood, memory, seconds: 20.0, flood_seconds: 24.0, taken: Taken::default(), planned: 1_000 }
     }
 
     fn failures(name: &str, change: impl FnOnce(&mut Played)) -> Vec<(String, Verdict)> {

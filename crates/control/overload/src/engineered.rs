@@ -87,7 +87,7 @@ pub enum EngineeredError {
     /// `smoothing` or `pass`: not between 0 and 1.
     #[error("the weight of the newest value and the probability that nothing passes have to lie between 0 and 1")]
     Share,
-    /// `burst` below 1, or `stretch` not above it (section III-D).
+    /// `burst` below 1, or `stretch` not above it (section III-D) or beyond any duration.
     #[error("bursts of at least the engineered load have to fit, and memory has to last for more than a burst")]
     Factors,
     /// A rate, a duration, an amount or a count that is not above zero.
@@ -129,12 +129,14 @@ impl Engineered {
         if !(share(self.smoothing) && share(self.pass)) {
             return Err(EngineeredError::Share);
         }
-        if !(self.burst >= 1.0 && self.stretch > self.burst && self.stretch.is_finite()) {
+        let Durations { invite, register, other } = self.durations;
+        let oldest = invite.max(register).max(other).as_secs_f64() * self.stretch;
+        if !(self.burst >= 1.0 && self.stretch > self.burst && Duration::try_from_secs_f64(oldest).is_ok()) {
             return Err(EngineeredError::Factors);
         }
         let amounts = [invites, self.transaction_bytes];
         let rest = [in_dialog, registers, others, self.refreshes];
-        let is_empty = self.interval.is_zero() || self.durations.invite.is_zero() || self.sends == 0;
+        let is_empty = self.interval.is_zero() || invite.is_zero() || self.sends == 0;
         if is_empty
             || !amounts.iter().all(|amount| *amount > 0.0 && amount.is_finite())
             || !rest.iter().all(|amount| *amount >= 0.0 && amount.is_finite())
@@ -225,6 +227,7 @@ mod tests {
         assert_eq!(Engineered { cpu, ..paper }.checked(), Err(EngineeredError::Cpu));
         assert_eq!(Engineered { pass: 0.0, ..paper }.checked(), Err(EngineeredError::Share));
         assert_eq!(Engineered { stretch: 1.7, ..paper }.checked(), Err(EngineeredError::Factors));
+        assert_eq!(Engineered { stretch: 1e300, ..paper }.checked(), Err(EngineeredError::Factors));
         assert_eq!(Engineered { burst: f64::NAN, ..paper }.checked(), Err(EngineeredError::Factors));
         assert_eq!(Engineered { sends: 0, ..paper }.checked(), Err(EngineeredError::Zero));
         let load = Load { registers: f64::INFINITY, ..paper.load };

@@ -23,10 +23,10 @@ use crate::{
     },
 };
 
-on_each_datapath!(alone fallback_carries_tcp_and_udp_over_tls_and_goes_back_when_udp_passes_again, &["nft"], super::carries);
-on_packet!(alone fallback_ends_with_its_grant_and_begins_anew_where_that_is_permitted, &["nft"], ends);
-on_packet!(alone fallback_takes_no_certificate_that_it_was_not_given_and_says_what_is_missing, &["nft"], refuses);
-on_packet!(alone fallback_lets_honest_agents_in_beside_strangers_and_forged_proofs, &["nft"], strangers);
+on_each_datapath!(fallback_carries_tcp_and_udp_over_tls_and_goes_back_when_udp_passes_again, &["nft"], super::carries);
+on_packet!(fallback_ends_with_its_grant_and_begins_anew_where_that_is_permitted, &["nft"], ends);
+on_packet!(fallback_takes_no_certificate_that_it_was_not_given_and_says_what_is_missing, &["nft"], refuses);
+on_packet!(fallback_lets_honest_agents_in_beside_strangers_and_forged_proofs, &["nft"], strangers);
 
 const TLS: SocketAddr = SocketAddr::new(IpAddr::V4(GATE), 5061);
 const TUNNEL: SocketAddr = SocketAddr::new(IpAddr::V4(GATE), 4443);

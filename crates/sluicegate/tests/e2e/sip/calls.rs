@@ -5,9 +5,9 @@ use std::time::Duration;
 use super::{ALICE, Site, hear_each_other, hear_nothing, talk};
 use crate::support::{lab::GATE, softphone::Softphone, stock_pbx::PROGRAMS, until};
 
-on_packet!(alone a_stock_phone_registers_at_the_frontend_until_it_is_switched_off, PROGRAMS, registers);
-on_packet!(alone a_stock_phone_calls_a_stock_pbx_behind_the_gate, PROGRAMS, calls);
-on_packet!(alone a_stock_phone_and_a_stock_pbx_hold_and_resume_a_call, PROGRAMS, hold);
+on_packet!(a_stock_phone_registers_at_the_frontend_until_it_is_switched_off, PROGRAMS, registers);
+on_packet!(a_stock_phone_calls_a_stock_pbx_behind_the_gate, PROGRAMS, calls);
+on_packet!(a_stock_phone_and_a_stock_pbx_hold_and_resume_a_call, PROGRAMS, hold);
 
 fn registers(datapath: &'static str) {
     let site = Site::start(datapath, "");

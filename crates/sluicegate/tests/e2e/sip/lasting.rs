@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::{ALICE, Site, hear_each_other, is_long, talk};
 use crate::support::{node::Node, stock_pbx::PROGRAMS, within};
 
-on_packet!(alone a_call_outlives_its_grants_without_a_lost_packet, PROGRAMS, outlives);
-on_packet!(alone what_a_dead_phone_had_open_ends, PROGRAMS, dies);
+on_packet!(a_call_outlives_its_grants_without_a_lost_packet, PROGRAMS, outlives);
+on_packet!(what_a_dead_phone_had_open_ends, PROGRAMS, dies);
 
 /// What a call has open lasts so long, in seconds, and how often that the call goes on.
 const LIFETIME_S: (u64, u64) = (20, 300);

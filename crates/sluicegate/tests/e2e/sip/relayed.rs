@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{ALICE, Site, hear_each_other, talk};
 use crate::support::stock_pbx::PROGRAMS;
 
-on_packet!(alone a_stock_phone_outside_registers_at_a_stock_pbx_and_is_called_by_its_path, PROGRAMS, relayed);
+on_packet!(a_stock_phone_outside_registers_at_a_stock_pbx_and_is_called_by_its_path, PROGRAMS, relayed);
 
 fn relayed(datapath: &'static str) {
     let site = Site::start(datapath, "register = \"relay\"\n");

@@ -21,11 +21,11 @@ use crate::{
 };
 
 on_packet!(alone fifty_calls_live_through_a_gate_that_is_killed_and_started_anew, &[], gate_killed);
-on_packet!(alone calls_end_and_begin_while_their_gate_is_away, &[], signalling);
+on_packet!(calls_end_and_begin_while_their_gate_is_away, &[], signalling);
 on_packet!(alone a_killed_frontend_stops_no_call_and_after_it_each_side_changes_and_ends_them, &[], frontend_killed);
-on_packet!(alone a_phone_that_lost_its_connection_with_the_frontend_changes_its_call_and_is_reached_in_it, &[], over_tcp);
-on_packet!(alone calls_outlive_their_grants_after_a_killed_frontend_is_back, &[], renewed);
-on_packet!(alone calls_live_through_a_frontend_that_nobody_reaches_for_some_seconds, &["ip"], cut_off);
+on_packet!(a_phone_that_lost_its_connection_with_the_frontend_changes_its_call_and_is_reached_in_it, &[], over_tcp);
+on_packet!(calls_outlive_their_grants_after_a_killed_frontend_is_back, &[], renewed);
+on_packet!(calls_live_through_a_frontend_that_nobody_reaches_for_some_seconds, &["ip"], cut_off);
 
 const SIP: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(FRONTEND), 5060);
 const CALLS: usize = 50;

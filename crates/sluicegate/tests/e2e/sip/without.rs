@@ -12,7 +12,7 @@ use crate::support::{
 };
 use sluicegate_site::clock::unix_ns;
 
-on_packet!(alone stock_phones_and_a_stock_pbx_understand_each_other_without_a_gate, PROGRAMS, without_gate);
+on_packet!(stock_phones_and_a_stock_pbx_understand_each_other_without_a_gate, PROGRAMS, without_gate);
 
 fn without_gate(_: &'static str) {
     let lab = Lab::new();

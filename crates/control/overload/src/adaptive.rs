@@ -10,6 +10,8 @@ const STEPS: (f64, f64) = (0.5, 2.0);
 const LUCKY_MAX: f64 = 4.0;
 /// Least that a source may have of an interval: one request in a thousand.
 const LEVEL_MIN: f64 = 1e-3;
+/// Where less of a thread's time goes into what can be refused, refusing it would leave the thread as busy as before.
+const BEGUN_MIN: f64 = 0.25;
 
 /// What a server is held to.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -96,10 +98,12 @@ impl Adaptive {
         self.memory = self.aims.memory.rejection(used.memory as f64);
         // What cannot be told counts as all of it.
         let cpu = if used.cpu.is_nan() { 1.0 } else { used.cpu.clamp(0.01, 1.0) };
+        let helps = used.begun.is_nan() || used.begun >= BEGUN_MIN;
+        let cpu = if helps { cpu } else { cpu.min(self.aims.busy) };
         // Where requests wait although the thread was not busy, it did not get the time that it needed.
         let most = if used.sojourn > self.aims.sojourn.0 { 1.0 } else { STEPS.1 };
         // What waits less than before is being worked off: to let in still less would leave the thread idle afterwards.
-        let waiting = if used.sojourn < self.sojourn { 1.0 } else { self.waiting(used.sojourn) };
+        let waiting = if !helps || used.sojourn < self.sojourn { 1.0 } else { self.waiting(used.sojourn) };
         self.sojourn = used.sojourn;
         let step = ((self.aims.busy / cpu).min(most) * waiting).max(STEPS.0);
         let heaviest = self.sources.heaviest();
@@ -178,7 +182,7 @@ mod tests {
             }
             let busy = (waits + work).min(0.1);
             waits = (waits + work - busy).min(0.1);
-            let used = Used { cpu: busy / 0.1, memory: 0, sojourn: Duration::from_secs_f64(waits) };
+            let used = Used { cpu: busy / 0.1, begun: 1.0, memory: 0, sojourn: Duration::from_secs_f64(waits) };
             server.measure(Instant::from_millis(tick * 100), used);
         }
         passed.into_iter().map(|passed| passed as f64 / 5.0).collect()
@@ -219,7 +223,7 @@ mod tests {
                 work += u32::from(server.arrive(1 << 62, source) == Verdict::Pass);
             }
             // A hundred in an interval are what it can do.
-            let used = Used { cpu: (f64::from(work) / 100.0).min(1.0), memory: 0, sojourn: Duration::ZERO };
+            let used = Used { cpu: (f64::from(work) / 100.0).min(1.0), begun: 1.0, memory: 0, sojourn: Duration::ZERO };
             server.measure(Instant::from_millis(tick * 100), used);
             if tick > 50 {
                 passed += (100..150).filter(|source| server.arrive(1 << 62, *source) == Verdict::Pass).count();
@@ -234,12 +238,27 @@ mod tests {
     }
 
     #[test]
+    fn where_refusing_saves_nothing_nobody_is_refused() {
+        for (begun, is_refused) in [(0.1, false), (0.5, true)] {
+            let mut server = Adaptive::new(AIMS, Instant::ZERO);
+            for interval in 1..=20 {
+                for draw in 0..100 {
+                    let _ = server.arrive(draw << 57, 7);
+                }
+                let used = Used { cpu: 1.0, begun, memory: 0, sojourn: Duration::from_millis(60) };
+                server.measure(Instant::from_millis(interval * 100), used);
+            }
+            assert_eq!(server.is_overloaded(), is_refused, "{begun}");
+        }
+    }
+
+    #[test]
     fn it_is_over_soon_when_it_is_over() {
         let mut server = Adaptive::new(AIMS, Instant::ZERO);
         let mut at = 0;
         let mut measure = |server: &mut Adaptive, cpu, millis| {
             at += 100;
-            server.measure(Instant::from_millis(at), Used { cpu, memory: 0, sojourn: Duration::from_millis(millis) });
+            server.measure(Instant::from_millis(at), Used { cpu, begun: 1.0, memory: 0, sojourn: Duration::from_millis(millis) });
         };
         for _ in 0..50 {
             for draw in 0..1_000 {
@@ -264,7 +283,7 @@ mod tests {
             for draw in 0..100 {
                 let _ = server.arrive(draw << 57, 7);
             }
-            let used = Used { cpu: 0.2, memory: 0, sojourn: Duration::from_millis(60) };
+            let used = Used { cpu: 0.2, begun: 1.0, memory: 0, sojourn: Duration::from_millis(60) };
             server.measure(Instant::from_millis(interval * 100), used);
         }
         assert!(matches!(server.arrive(u64::MAX / 100, 7), Verdict::Reject { .. }));
@@ -273,7 +292,7 @@ mod tests {
     #[test]
     fn memory_alone_refuses_by_chance_and_then_all() {
         let mut server = Adaptive::new(AIMS, Instant::ZERO);
-        let used = |memory| Used { cpu: 0.1, memory, sojourn: Duration::ZERO };
+        let used = |memory| Used { cpu: 0.1, begun: 1.0, memory, sojourn: Duration::ZERO };
         server.measure(Instant::from_millis(100), used(1_500_000));
         let half = u64::MAX / 2;
         assert_eq!(server.arrive(half - (1 << 40), 1), Verdict::Pass);

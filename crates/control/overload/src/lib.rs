@@ -34,6 +34,8 @@ pub use rsoca::{Refusing, Rsoca};
 pub struct Used {
     /// Share of the time of all threads, 0 to 1.
     pub cpu: f64,
+    /// Share of it that went into requests that begin something, and that refusing them can save, 0 to 1.
+    pub begun: f64,
     /// Bytes of transactions at its end.
     pub memory: u64,
     /// How long the request that waited least for its turn has waited: longer than nothing only where all of them wait.

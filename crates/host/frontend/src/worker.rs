@@ -57,6 +57,25 @@ pub(crate) struct Worker {
     pub(crate) gauges: Gauges,
 }
 
+/// Tells a shard what each thing that it is handed takes, if it wants to know.
+struct Lap<'c> {
+    clock: &'c Clock,
+    began: Option<Instant>,
+}
+
+impl<'c> Lap<'c> {
+    fn start(clock: &'c Clock, shard: &Shard) -> Self {
+        Self { clock, began: shard.measure_due().map(|_| clock.now()) }
+    }
+
+    fn end(&mut self, shard: &mut Shard) {
+        let Some(began) = self.began else { return };
+        let now = self.clock.now();
+        shard.spend(now.since(began));
+        self.began = Some(now);
+    }
+}
+
 /// Ends the process when its thread panics. The clients of a shard that is gone would get no answer from a process that
 /// says it is ready; whoever started the process starts it again.
 struct EndOnPanic;
@@ -157,10 +176,12 @@ impl Worker {
         let Some((listener, socket)) = self.sockets.get(socket) else { return };
         for _ in 0..BATCHES_PER_TURN {
             let now = self.now();
+            let mut lap = Lap::start(&self.clock, &self.shard);
             let shard = &mut self.shard;
             let received = memory.receive(socket, |peer, waited, bytes| {
                 shard.wait(waited);
                 shard.on_datagram(now, Flow::datagrams(*listener, peer), bytes);
+                lap.end(shard);
             });
             match received {
                 Ok(BATCH) => {}
@@ -178,11 +199,15 @@ impl Worker {
     /// Looks at connections: what came over them, and whose time is over.
     fn take_streams(&mut self) {
         let now = self.now();
-        let Self { streams: Some(streams), shard, inbox, .. } = self else { return };
+        let Self { streams: Some(streams), shard, inbox, clock, .. } = self else { return };
         shard.wait(None);
-        streams.turn(now.instant, &mut |flow, proofs, heard| match heard {
-            Heard::Message(bytes) => shard.on_message(now, flow, proofs, bytes),
-            Heard::Broken(bytes, error) => shard.on_broken(now, flow, bytes, error),
+        let mut lap = Lap::start(clock, shard);
+        streams.turn(now.instant, &mut |flow, proofs, heard| {
+            match heard {
+                Heard::Message(bytes) => shard.on_message(now, flow, proofs, bytes),
+                Heard::Broken(bytes, error) => shard.on_broken(now, flow, bytes, error),
+            }
+            lap.end(shard);
         });
         while let Some((flow, message)) = inbox.next_carried() {
             streams.send(now.instant, flow, &message);

@@ -89,10 +89,10 @@ fn holds(verdict: Verdict) {
 }
 
 fn used(input: &mut Input<'_>) -> Used {
-    Used { cpu: input.amount(0.5), memory: input.whole() >> (input.byte() % 64), sojourn: input.duration() }
+    Used { cpu: input.amount(0.5), begun: input.amount(0.5), memory: input.whole() >> (input.byte() % 64), sojourn: input.duration() }
 }
 
-const IDLE: Used = Used { cpu: 0.01, memory: 0, sojourn: Duration::ZERO };
+const IDLE: Used = Used { cpu: 0.01, begun: 1.0, memory: 0, sojourn: Duration::ZERO };
 
 /// Builds a controller, and has requests and measurements come in any order.
 pub(crate) fn step(bytes: &[u8]) {

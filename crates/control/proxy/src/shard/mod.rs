@@ -124,6 +124,11 @@ impl Shard {
         self.shedding.wait(waited);
     }
 
+    /// What was handed over last took its thread so long, with what it took to receive it.
+    pub fn spend(&mut self, took: Duration) {
+        self.shedding.spend(took);
+    }
+
     /// When to [`Self::measure`] next, if ever: not earlier, and later if there is nothing else to do.
     #[must_use]
     pub fn measure_due(&self) -> Option<Instant> {

@@ -68,6 +68,9 @@ pub(super) struct Shedding {
     /// How long what is handled now has waited, and the shortest since the last measurement.
     waited: Duration,
     shortest: Option<Duration>,
+    /// Whether what is handled now begins something; time spent since the last measurement on what does, and on all.
+    begins: bool,
+    spent: (Duration, Duration),
     /// Whether INVITEs that ring for long are to be ended.
     age_max: Option<Duration>,
 }
@@ -88,7 +91,17 @@ impl Shedding {
                 Control::Rsoca(Box::new(Rsoca::new(engineered, refusing, Instant::ZERO)?))
             }
         };
-        Ok(Self { control, key, draws: 0, opened: 0, waited: Duration::ZERO, shortest: None, age_max: None })
+        Ok(Self {
+            control,
+            key,
+            draws: 0,
+            opened: 0,
+            waited: Duration::ZERO,
+            shortest: None,
+            begins: false,
+            spent: (Duration::ZERO, Duration::ZERO),
+            age_max: None,
+        })
     }
 
     /// What is handled next has waited so long, if that is known.
@@ -97,6 +110,12 @@ impl Shedding {
         if let Some(waited) = waited {
             self.shortest = Some(self.shortest.map_or(waited, |shortest| shortest.min(waited)));
         }
+    }
+
+    /// What was handled last took so long.
+    pub(super) fn spend(&mut self, took: Duration) {
+        let begun = if std::mem::take(&mut self.begins) { took } else { Duration::ZERO };
+        self.spent = (self.spent.0 + begun, self.spent.1 + took);
     }
 
     /// When to measure next; never while nothing is controlled.
@@ -112,7 +131,10 @@ impl Shedding {
     /// being set up.
     pub(super) fn measure(&mut self, now: Instant, cpu: f64, (opened, setting_up): (u64, usize)) {
         let sojourn = self.shortest.take().unwrap_or_default();
-        let used = |bytes: f64| Used { cpu, memory: (setting_up as f64 * bytes) as u64, sojourn };
+        let (begun, all) = std::mem::take(&mut self.spent);
+        // Where nothing is known of it, nothing is excused with it.
+        let begun = if all.is_zero() { 1.0 } else { begun.as_secs_f64() / all.as_secs_f64() };
+        let used = |bytes: f64| Used { cpu, begun, memory: (setting_up as f64 * bytes) as u64, sojourn };
         self.age_max = match &mut self.control {
             Control::Off => None,
             Control::Adaptive(adaptive, _) => {
@@ -150,6 +172,7 @@ impl Shedding {
             // What is within a dialog has its cookie looked at, and competes with nobody.
             Control::Adaptive(..) if matches!(class, Class::InDialog(_)) => Verdict::Pass,
             Control::Adaptive(adaptive, sojourn_max) => {
+                self.begins = true;
                 let epoch = cx.now.unix.0 / JUDGED_ALIKE_S;
                 let call_id = asked.essentials.call_id;
                 let call_id = call_id.get(..CALL_ID_JUDGED).unwrap_or(call_id);

@@ -90,6 +90,23 @@ fn what_has_waited_for_too_long_begins_nothing() {
 }
 
 #[test]
+fn where_what_cannot_be_refused_takes_the_time_nobody_is_refused() {
+    let mut site = Site::adaptive(64);
+    let bye = invite("mallory", "192.0.2.66:5060").replace("INVITE", "BYE").replace("\r\nCall-ID", ";tag=1\r\nCall-ID");
+    for _ in 0..60 {
+        for _ in 0..100 {
+            assert_eq!(status(&site.send("192.0.2.66:5060", &bye)[0].1), 481);
+            site.shards[0].spend(Duration::from_millis(1));
+        }
+        let answers = site.send(PHONE, invite("alice", PHONE));
+        site.shards[0].spend(Duration::from_millis(5));
+        assert_eq!(status(&answers[0].1), 407);
+        measure(&mut site, 1.0);
+    }
+    assert_eq!(site.metrics[0].requests(Kind::Invite, Outcome::Overload), 0);
+}
+
+#[test]
 fn switched_off_it_refuses_nobody() {
     let mut site = Site::new();
     site.overload = Overload::Off;

@@ -258,7 +258,10 @@ mod tests {
         let mut at = 0;
         let mut measure = |server: &mut Adaptive, cpu, millis| {
             at += 100;
-            server.measure(Instant::from_millis(at), Used { cpu, begun: 1.0, memory: 0, sojourn: Duration::from_millis(millis) });
+            server.measure(
+                Instant::from_millis(at),
+                Used { cpu, begun: 1.0, memory: 0, sojourn: Duration::from_millis(millis) },
+            );
         };
         for _ in 0..50 {
             for draw in 0..1_000 {

@@ -84,12 +84,19 @@ fn engineered(input: &mut Input<'_>) -> Engineered {
 
 fn holds(verdict: Verdict) {
     if let Verdict::Reject { status, retry_after_s } = verdict {
-        assert!((status == 500 && (1..=10).contains(&retry_after_s)) || (status == 503 && (1..=3).contains(&retry_after_s)));
+        assert!(
+            (status == 500 && (1..=10).contains(&retry_after_s)) || (status == 503 && (1..=3).contains(&retry_after_s))
+        );
     }
 }
 
 fn used(input: &mut Input<'_>) -> Used {
-    Used { cpu: input.amount(0.5), begun: input.amount(0.5), memory: input.whole() >> (input.byte() % 64), sojourn: input.duration() }
+    Used {
+        cpu: input.amount(0.5),
+        begun: input.amount(0.5),
+        memory: input.whole() >> (input.byte() % 64),
+        sojourn: input.duration(),
+    }
 }
 
 const IDLE: Used = Used { cpu: 0.01, begun: 1.0, memory: 0, sojourn: Duration::ZERO };

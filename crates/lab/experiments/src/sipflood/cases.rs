@@ -76,10 +76,12 @@ pub(super) enum Calls {
 /// Of all calls; and of those that a flood of BYEs must not touch.
 const MOST: f64 = 0.99;
 const ALL_BUT_ONE_IN_A_THOUSAND: f64 = 0.999;
-/// What an attacker's calls may say, 20 requests a second and two seconds' worth at once; and their BYEs as often as timers
-/// repeat them.
-const IN_DIALOG: Reach = Reach { at_once: CALLS as f64 * 40.0, per_s: CALLS as f64 * 20.0 };
-const REPEATED: Reach = Reach { at_once: CALLS as f64 * 11.0, per_s: 0.0 };
+/// INVITE, ACK and BYE of a call, each of them perhaps once more.
+const MADE: f64 = 6.0;
+/// What an attacker's calls may say beside what made them, 20 requests a second and two seconds' worth at once; and their BYEs
+/// as often as timers repeat them.
+const IN_DIALOG: Reach = Reach { at_once: CALLS as f64 * (MADE + 40.0), per_s: CALLS as f64 * 20.0 };
+const REPEATED: Reach = Reach { at_once: CALLS as f64 * (MADE + 11.0), per_s: 0.0 };
 const NOTHING: Reach = Reach { at_once: 0.0, per_s: 0.0 };
 
 /// More connections than strangers may have together; what has to be opened of them each second, and of those that are cut

@@ -41,8 +41,8 @@ const GIVE_UP_MS: u32 = 8_000;
 const MEDIA_MS: u32 = 100;
 /// Between the beginning of a flood and that of the calls.
 const SETTLE: Duration = Duration::from_secs(1);
-/// How long tables are filled for before they are measured.
-const TOUCH: Duration = Duration::from_secs(2);
+/// How long each account fills tables before any are measured: as many are still full at one time as later.
+const TOUCH: Duration = Duration::from_secs(4);
 /// How often memory is looked at.
 const LOOK: Duration = Duration::from_millis(250);
 /// How long the last calls may take to end, and attackers to tell what they did.
@@ -126,7 +126,7 @@ impl<'a> Scene<'a> {
         node.add_users("phones", users.iter().cloned(), &["--no-agent"])?;
         // Each flood that needs an account has one of its own: what is left of another must not count.
         let accounts = plays.iter().filter_map(|(case, over)| case.account(*over));
-        let accounts = accounts.chain([MALLORY.to_owned()]).map(|name| (name, password.clone()));
+        let accounts = accounts.flat_map(|name| [name_before(&name), name]).map(|name| (name, password.clone()));
         node.add_users("insiders", accounts, &["--no-agent"])?;
         let gate = site::gate_file(options);
         node.admit(&lab, "gate", &gate)?;
@@ -199,10 +199,11 @@ impl<'a> Scene<'a> {
         }
     }
 
-    /// Tables have their memory from the start, but the system gives it to them when they are filled first: another account does
-    /// that, for a moment, so that what is measured is what this attacker takes.
+    /// Tables have their memory from the start, but the system gives it to them when they are filled first, and what is freed
+    /// stays with the process: another account does all that before, so that what is measured is what a second one adds.
     fn touch(&self, case: &Case, over: Over) -> Result<(), LabError> {
-        let attackers = self.attack(case, over, MALLORY)?;
+        let account = case.account(over).unwrap_or_default();
+        let attackers = self.attack(case, over, &name_before(&account))?;
         thread::sleep(TOUCH);
         attackers.into_iter().try_for_each(|attacker| ended(attacker).map(drop))
     }
@@ -357,6 +358,11 @@ impl Phones {
         }
         false
     }
+}
+
+/// The account that does the same as this one before anything is measured.
+fn name_before(account: &str) -> String {
+    format!("{account}-before")
 }
 
 fn exchanges(binary: &Binary, lab: &Lab) -> Result<Vec<Process>, LabError> {

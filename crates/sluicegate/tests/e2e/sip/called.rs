@@ -8,7 +8,11 @@ use crate::support::stock_pbx::PROGRAMS;
 on_packet!(a_stock_pbx_calls_a_stock_phone_outside, PROGRAMS, called);
 on_packet!(a_stock_phone_that_is_called_holds_and_resumes_and_ends_the_call, PROGRAMS, hold);
 on_packet!(two_stock_phones_call_each_other_through_a_stock_pbx, PROGRAMS, each_other);
-on_each_datapath!(two_stock_phones_call_each_other_through_a_stock_pbx_when_all_is_udp, super::PROGRAMS, super::over_udp);
+on_each_datapath!(
+    two_stock_phones_call_each_other_through_a_stock_pbx_when_all_is_udp,
+    super::PROGRAMS,
+    super::over_udp
+);
 on_packet!(a_stock_phone_hands_a_call_over_to_another_one, PROGRAMS, handed_over);
 
 fn called(datapath: &'static str) {

@@ -1,7 +1,7 @@
 mod peers;
 
 use core::{fmt, net::IpAddr};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use sluicegate_grant::DataMode;
 use sluicegate_sip::message::Transport;
@@ -34,6 +34,8 @@ impl Default for Bounds {
 
 /// Groups of one user, subjects and services of one rule, subjects of one service.
 const LIST_LEN_MAX: usize = 256;
+/// Servers that one request is passed on to after its own.
+const BACKUPS_MAX: usize = 4;
 const LIFETIME_S: core::ops::RangeInclusive<u32> = 10..=86_400;
 pub(crate) const BYTES_MIN: u64 = 1_500;
 pub(crate) const RATE_BPS_MIN: u64 = 100_000;
@@ -141,6 +143,8 @@ struct Known<'a> {
     users: HashSet<&'a str>,
     groups: HashSet<&'a str>,
     services: HashSet<&'a str>,
+    /// Of these, SIP servers.
+    sip_servers: HashMap<&'a str, &'a Service>,
     peers: HashSet<&'a str>,
     /// Services that an allowing rule names.
     opened: HashSet<&'a str>,
@@ -150,11 +154,13 @@ struct Known<'a> {
 
 impl<'a> Known<'a> {
     fn of(draft: &'a Draft) -> Self {
+        let sip_servers = draft.services.iter().filter(|service| service.kind == ServiceKind::Sip);
         let allowing = draft.rules.iter().filter(|rule| rule.effect == Effect::Allow);
         Self {
             users: draft.users.iter().map(|user| user.name.as_str()).collect(),
             groups: draft.groups.iter().map(|group| group.name.as_str()).collect(),
             services: draft.services.iter().map(|service| service.name.as_str()).collect(),
+            sip_servers: sip_servers.map(|service| (service.name.as_str(), service)).collect(),
             peers: draft.peers.iter().map(|peer| peer.name.as_str()).collect(),
             opened: allowing.flat_map(|rule| rule.services.iter().map(String::as_str)).collect(),
             ports_max: draft.per_user.ports_max,
@@ -391,6 +397,7 @@ fn service_sip(report: &mut Report, service: &Service, known: &Known<'_>) {
         report.error("numbers", message, "write a name or its beginning and *, such as \"1*\", \"+49*\" or \"*\"");
     }
     service_transports(report, service);
+    service_backups(report, service, known);
     if let Some(name) = service.registrar.as_ref().filter(|name| !known.users.contains(name.as_str())) {
         let hint = format!("add it with: sluicegate user add {name}");
         report.warn("registrar", format!("there is no user {name:?}, so nothing can register"), hint);
@@ -401,6 +408,28 @@ fn service_sip(report: &mut Report, service: &Service, known: &Known<'_>) {
     });
     if let Some(range) = sip.filter_map(|sip| service.ports.iter().find(|range| range.overlaps(&sip))).next() {
         report.error("ports", format!("{range} includes its SIP port"), "SIP passes the frontend: leave that port out");
+    }
+}
+
+/// Who gets what it does not answer.
+fn service_backups(report: &mut Report, service: &Service, known: &Known<'_>) {
+    if !service.backups.is_empty() && service.kind != ServiceKind::Sip {
+        report.error("backups", "only a SIP server has backups", "remove backups, or set kind = \"sip\"");
+    }
+    report.list_len("backups", service.backups.len(), BACKUPS_MAX);
+    for (at, name) in service.backups.iter().enumerate() {
+        let Some(backup) = known.sip_servers.get(name.as_str()).filter(|_| *name != service.name) else {
+            let message = format!("{name:?} is no other service of kind \"sip\"");
+            report.error("backups", message, "name other SIP servers, each with a [[service]] of its own");
+            continue;
+        };
+        if service.backups.iter().take(at).any(|earlier| earlier == name) {
+            report.error("backups", format!("{name:?} is there twice"), "name each once");
+        }
+        if let Some(subject) = service.allow.iter().find(|subject| !backup.allow.contains(subject)) {
+            let message = format!("{subject} may use this and not {name:?}, and goes without it");
+            report.warn("backups", message, format!("add {subject} to the allow of service {name:?}"));
+        }
     }
 }
 

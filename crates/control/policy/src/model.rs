@@ -204,6 +204,9 @@ pub struct Service {
     /// Where the telephones of its users are registered (kind `sip`).
     #[serde(default)]
     pub register: Registering,
+    /// Other SIP servers that get what this one does not answer, in this order (kind `sip`).
+    #[serde(default)]
+    pub backups: Vec<String>,
 }
 
 impl Service {

@@ -54,8 +54,22 @@ fn a_sound_policy_has_no_findings() {
 #[test]
 fn each_error_names_its_place_and_says_what_to_write() {
     type Change = fn(&mut Draft);
-    let cases: [(Change, &str, &str, &str); 42] = [
+    let cases: [(Change, &str, &str, &str); 47] = [
         (|d| d.services[0].numbers = vec!["1*".into()], "service", "numbers", "only a SIP server"),
+        (|d| d.services[0].backups = vec!["pbx".into()], "service", "backups", "only a SIP server"),
+        (|d| d.services[0] = pbx("backups = [\"web\"]"), "service", "backups", "no other service"),
+        (|d| d.services[0] = pbx("backups = [\"nobody\"]"), "service", "backups", "no other service"),
+        (|d| d.services[0] = pbx(&format!("backups = {:?}", ["x"; 5])), "service", "backups", "5 entries"),
+        (
+            |d| {
+                d.services[0] = pbx("backups = [\"two\", \"two\"]");
+                let address = [10, 0, 0, 2].into();
+                d.services.push(Service { name: "two".into(), address, backups: Vec::new(), ..d.services[0].clone() });
+            },
+            "service",
+            "backups",
+            "there twice",
+        ),
         (|d| d.services[0].register = Registering::Relay, "service", "register", "only a SIP server"),
         (|d| d.services[0].numbers = vec!["a b".into()], "service", "numbers", "cannot be dialled"),
         (|d| d.services[0].name = "a b".into(), "service", "name", "cannot be used"),
@@ -189,7 +203,16 @@ fn each_error_names_its_place_and_says_what_to_write() {
 #[test]
 fn what_only_looks_wrong_is_a_warning_and_opens_nothing() {
     type Change = fn(&mut Draft);
-    let cases: [(Change, &str); 7] = [
+    let cases: [(Change, &str); 8] = [
+        (
+            |d| {
+                d.services[0] = pbx("backups = [\"two\"]");
+                let (name, address) = ("two".into(), [10, 0, 0, 2].into());
+                let allow = vec!["user:alice".parse().unwrap()];
+                d.services.push(Service { name, address, allow, backups: Vec::new(), ..d.services[0].clone() });
+            },
+            "group:staff may use this and not \"two\"",
+        ),
         (|d| d.groups.clear(), "there is no group \"staff\""),
         (|d| d.services[0].allow.clear(), "no one may use it"),
         (|d| d.services[0].allow.push("user:bob".parse().unwrap()), "there is no user \"bob\""),

@@ -2,7 +2,7 @@
 //!
 //! A [`Shard`] is all of it as a pure state machine: datagrams, answers of gates and the time go in, datagrams and
 //! [`Event`]s come out. Shards of one process share a [`Ledger`] of grants and calls, the [`Locations`] of users,
-//! the [`Guesses`] at passwords, and [`ShardMetrics`]. Nothing here has a socket, reads a clock or draws randomness.
+//! the [`Outages`] of SIP servers, the [`Guesses`] at passwords, and [`ShardMetrics`]. Nothing here has a socket, reads a clock or draws randomness.
 
 mod agents;
 mod calls;
@@ -13,6 +13,7 @@ mod links;
 mod locations;
 mod mask;
 mod metrics;
+mod outages;
 mod proofs;
 mod shard;
 mod stories;
@@ -27,6 +28,7 @@ pub use ledger::{Ledger, LedgerFull, share_of};
 pub use links::Standing;
 pub use locations::{Contact, Contacts, Locations};
 pub use metrics::{Count, Kind, Outcome, ShardMetrics, answers, datagrams_left, events, requests, setups};
+pub use outages::Outages;
 pub use proofs::Proofs;
 pub use shard::{
     Binding, DigestName, Event, GateAnswer, Input, Now, Overload, Phones, Rung, Settings, Shard, Tables, derive,

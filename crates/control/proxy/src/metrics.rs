@@ -142,6 +142,8 @@ labelled! {
         OpeningTimeouts = "opening_timeouts",
         /// Openings that the gate refused.
         OpeningRefused = "opening_refused",
+        /// Requests that went on to a backup of the SIP server that they were for.
+        FailedOver = "failed_over",
         /// Refused because a bounded table was full.
         TableFull = "table_full",
         /// INVITEs ended because they rang for long while memory was short.

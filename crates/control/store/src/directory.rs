@@ -7,9 +7,9 @@ use zeroize::Zeroizing;
 use crate::{Expect, Gate, Store, StoreError, Txn};
 
 /// The version byte in front of every stored record.
-const RECORD_VERSION: u8 = 3;
-/// The version before, whose services ended so many fields earlier. Nothing, empty and no are a zero byte each.
-const EARLIER: (u8, usize) = (2, 4);
+const RECORD_VERSION: u8 = 4;
+/// Versions before, whose services ended so many fields earlier. Nothing, empty and no are a zero byte each.
+const EARLIER: [(u8, usize); 2] = [(2, 5), (3, 1)];
 /// Records read from the store at a time.
 const PAGE_LEN: usize = 1_024;
 
@@ -297,10 +297,11 @@ pub(crate) fn decode<R: DeserializeOwned>(key: &str, bytes: &[u8]) -> Result<R, 
     };
     match bytes.split_first() {
         Some((&RECORD_VERSION, record)) => exactly(record),
-        Some((version, record)) if *version == EARLIER.0 => {
-            exactly(record).or_else(|_| exactly(&Zeroizing::new([record, &[0; EARLIER.1]].concat())))
+        Some((version, record)) => {
+            let earlier = EARLIER.iter().find(|(earlier, _)| earlier == version);
+            let (_, missing) = earlier.ok_or_else(|| unreadable("another version wrote it"))?;
+            exactly(record).or_else(|_| exactly(&Zeroizing::new([record, &vec![0; *missing]].concat())))
         }
-        Some(_) => Err(unreadable("another version wrote it")),
         None => Err(unreadable("it is empty")),
     }
 }

@@ -89,6 +89,7 @@ fn web() -> Service {
         sip: Vec::new(),
         certificate: None,
         register: Default::default(),
+        backups: Vec::new(),
     }
 }
 
@@ -143,7 +144,7 @@ fn an_unreadable_record_is_named() {
 }
 
 #[test]
-fn records_of_the_version_before_are_read_and_those_that_were_cut_are_not() {
+fn records_of_earlier_versions_are_read_and_those_that_were_cut_are_not() {
     let (_folder, directory) = directory();
     let put = |key: &str, bytes: &[u8]| {
         directory.store().txn(&Txn::default().put(key, Zeroizing::new(bytes.to_vec()))).unwrap();
@@ -151,12 +152,14 @@ fn records_of_the_version_before_are_read_and_those_that_were_cut_are_not() {
     let user = postcard::to_extend(&User::new("alice"), vec![2]).unwrap();
     put("user/alice", &user);
     assert_eq!(directory.find::<User>("alice").unwrap(), Some(User::new("alice")));
-    let service = postcard::to_extend(&web(), vec![2]).unwrap();
-    // Without `numbers`, `sip`, `certificate` and `register`, of which there is nothing.
-    put("service/web", &service[..service.len() - 4]);
-    assert_eq!(directory.find::<Service>("web").unwrap(), Some(web()));
-    put("service/web", &service[..service.len() - 5]);
-    assert!(directory.find::<Service>("web").is_err());
+    // Without `backups`; and without `numbers`, `sip`, `certificate` and `register`, of which there is nothing, either.
+    for (version, missing) in [(3, 1), (2, 5)] {
+        let service = postcard::to_extend(&web(), vec![version]).unwrap();
+        put("service/web", &service[..service.len() - missing]);
+        assert_eq!(directory.find::<Service>("web").unwrap(), Some(web()));
+        put("service/web", &service[..service.len() - missing - 1]);
+        assert!(directory.find::<Service>("web").is_err());
+    }
 }
 
 #[test]

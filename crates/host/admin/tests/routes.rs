@@ -96,6 +96,7 @@ fn service(name: &str) -> Service {
         sip: Vec::new(),
         certificate: None,
         register: Default::default(),
+        backups: Vec::new(),
     }
 }
 

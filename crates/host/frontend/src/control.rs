@@ -30,8 +30,13 @@ use crate::{
     streams::{self, StreamMetrics},
     worker::Gauges,
 };
-use sluicegate_proxy::{AgentKeys, Decisions, Guesses, Ledger, ShardMetrics, Stories, Traces, TracesFull};
+use sluicegate_proxy::{AgentKeys, Decisions, Guesses, Ledger, Outages, ShardMetrics, Stories, Traces, TracesFull};
 
+const OUT: Family = Family::gauge(
+    "sluicegate_frontend_server_out",
+    &["service"],
+    "SIP servers that do not answer, whose backups are asked first.",
+);
 const TABLE_USED: Family = Family::gauge("sluicegate_frontend_table_used", &["table"], "Entries in use, by table.");
 const TABLE_MAX: Family = Family::gauge("sluicegate_frontend_table_max", &["table"], "Entries possible, by table.");
 
@@ -84,6 +89,7 @@ pub(crate) struct Inner {
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) decisions: Arc<Decisions>,
     pub(crate) guesses: Arc<Guesses>,
+    pub(crate) outages: Arc<Outages>,
     pub(crate) stories: Arc<Stories>,
     pub(crate) traces: Arc<Traces>,
     pub(crate) contacts: Arc<ContactFile>,
@@ -315,6 +321,7 @@ impl Control {
         let (shards, tables) = (self.shards(), self.tables());
         let used = tables.iter().map(|table| (table.table.clone(), table.used));
         let max = tables.iter().map(|table| (table.table.clone(), table.max));
+        let out = self.inner.outages.out(self.inner.clock.now());
         let mut all = vec![
             sluicegate_proxy::requests(shards.clone()),
             sluicegate_proxy::answers(shards.clone()),
@@ -322,6 +329,7 @@ impl Control {
             sluicegate_proxy::datagrams_left(shards.clone()),
             TABLE_USED.by(used),
             TABLE_MAX.by(max),
+            OUT.by(out.into_iter().map(|service| (service, 1))),
             sluicegate_proxy::setups(shards),
         ];
         all.extend(streams::metrics(self.streams()));
@@ -356,6 +364,7 @@ impl Control {
             inner.stories.gauge(),
             inner.traces.gauge(),
             inner.guesses.gauge(inner.clock.now()),
+            inner.outages.gauge(),
             inner.contacts.locations.gauge(),
             Gauge::of("gates", connected, crate::config::GATES_MAX),
         ]);

@@ -52,7 +52,8 @@ use crate::{
 };
 use sluicegate_overload::EngineeredError;
 use sluicegate_proxy::{
-    AgentKeys, Decisions, Event, Guesses, Ledger, Listening, Overload, Settings, Shard, ShardMetrics, Stories, Traces,
+    AgentKeys, Decisions, Event, Guesses, Ledger, Listening, Outages, Overload, Settings, Shard, ShardMetrics, Stories,
+    Traces,
 };
 
 const DIALOG_FILE: &str = "frontend-dialog.key";
@@ -193,6 +194,7 @@ struct Common {
     policy: Arc<Policy>,
     ledger: Arc<Ledger>,
     guesses: Arc<Guesses>,
+    outages: Arc<Outages>,
     traces: Arc<Traces>,
     contacts: Arc<ContactFile>,
     agents: Arc<AgentKeys>,
@@ -255,7 +257,9 @@ impl Opened {
         let guesses = Arc::new(guesses(&secrets));
         let contacts = Arc::new(contacts.restore(clock, &config.tables, listening(&addresses), &policy));
         let traces = Arc::default();
-        let common = Common { guesses, traces, contacts, secrets, agents, policy, ledger, clock, stop, events };
+        let outages = Arc::default();
+        let common =
+            Common { guesses, outages, traces, contacts, secrets, agents, policy, ledger, clock, stop, events };
         let shards = start_shards(&config, &common, sockets, addresses)?;
         let (asks, ask_queue) = mpsc::channel(ASKS_MAX);
         let (gate_events, gates) = mpsc::channel(GATE_EVENTS_MAX);
@@ -461,6 +465,7 @@ fn settings(config: &Config, common: &Common, (shard, overload): (u8, Overload),
         replica_key: Arc::clone(&secrets.replica),
         agents: Arc::clone(&common.agents),
         guesses: Arc::clone(&common.guesses),
+        outages: Arc::clone(&common.outages),
         traces: Arc::clone(&common.traces),
         issuer: Arc::clone(&secrets.issuer),
     }
@@ -493,6 +498,7 @@ fn control(
         decisions: Arc::new(Decisions::default()),
         stories: Arc::new(Stories::new(config.grants_max)),
         guesses: Arc::clone(&common.guesses),
+        outages: Arc::clone(&common.outages),
         traces: Arc::clone(&common.traces),
         contacts: Arc::clone(&common.contacts),
         replica: Arc::clone(&common.secrets.replica),

@@ -16,6 +16,7 @@ use super::{
     auth::{AgentSession, Proof},
     context::Context,
     exchanges::Exchanges,
+    failover,
     forks::Inbound,
     keys::Side,
     ladder::Asked,
@@ -120,17 +121,12 @@ pub(super) fn admit(
         ServiceKind::Declared => return exchanges.open_declared(cx, asked, admitted, wants),
         ServiceKind::Agent | ServiceKind::Sip => {}
     }
-    match registrar.hop(cx, &admitted.service) {
-        Some(hop) => exchanges.relay(cx, asked, admitted, &hop, offer.as_ref()),
-        None => {
-            let why = "nobody is registered for the service, or no gate reaches it";
-            transactions.refuse_admitted(cx, asked, &admitted, (Outcome::Unavailable, 480), why);
-        }
-    }
+    let ways = failover::ways(cx, registrar, asked, &admitted);
+    exchanges.relay(cx, asked, &admitted, ways, offer.as_ref());
 }
 
 /// Asks the policy, and notes what it said.
-fn judge(
+pub(super) fn judge(
     cx: &mut Context,
     asked: Asked<'_>,
     (user, agent, name): (&str, Option<AgentSession>, &str),

@@ -16,6 +16,7 @@ use super::{
     admission::Admitted,
     context::Context,
     events::{Event, GateAnswer},
+    failover::Silences,
     forks::{Forks, TARGETS_MAX},
     grants::Opening,
     keys::Direction,
@@ -115,6 +116,8 @@ pub(super) struct Exchanges {
     by_grant: HashMap<GrantId, ExchangeId>,
     /// ACKs of services with a description, which wait for what it names.
     pub(super) late_answers: LateAnswers,
+    /// Requests whose servers have backups, until they have said something.
+    pub(super) silences: Silences,
     /// When gates have to have answered at the latest, oldest first.
     gate_deadlines: VecDeque<(Instant, ExchangeId)>,
     /// Those without a final answer, oldest first.
@@ -135,6 +138,7 @@ impl Exchanges {
             lingering: VecDeque::new(),
             by_grant: HashMap::new(),
             late_answers: LateAnswers::new(settings.tables.transactions_max),
+            silences: Silences::new(settings.tables.transactions_max),
             gate_deadlines: VecDeque::new(),
             ages: Ages::default(),
         }
@@ -340,7 +344,7 @@ impl Exchanges {
     }
 
     /// What is remembered besides transactions.
-    pub(super) fn gauges(&self) -> [Gauge; 7] {
+    pub(super) fn gauges(&self) -> [Gauge; 8] {
         let ([server, _], lingering) = (self.transactions.gauges(), self.lingering_max());
         let server = server.max as usize;
         [
@@ -351,6 +355,7 @@ impl Exchanges {
             Gauge::of("awaited_grants", self.by_grant.len(), server * TARGETS_MAX * WANTED_MAX),
             Gauge::of("hung_up", self.hung_up.len(), lingering),
             Gauge::of("lingering", self.lingering.len(), lingering),
+            self.silences.gauge(),
         ]
     }
 
@@ -359,6 +364,7 @@ impl Exchanges {
         let gates = self.gate_deadlines.front().map(|(at, _)| *at);
         let lingering = self.lingering.front().map(|(at, _)| *at);
         let own = gates.into_iter().chain(lingering).chain(self.late_answers.next_deadline());
+        let own = own.chain(self.silences.next_due());
         own.chain(self.transactions.next_deadline()).min()
     }
 }

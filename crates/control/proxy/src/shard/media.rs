@@ -197,6 +197,7 @@ mod tests {
             sip: Vec::new(),
             certificate: None,
             register: sluicegate_policy::Registering::default(),
+            backups: Vec::new(),
         }
     }
 

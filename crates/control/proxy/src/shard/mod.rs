@@ -19,6 +19,7 @@ mod declared;
 mod dialog;
 mod events;
 mod exchanges;
+mod failover;
 mod forks;
 mod grants;
 mod inbound;
@@ -186,6 +187,7 @@ impl Shard {
                 TimedOut::Ringing(id) => exchanges.on_ringing_too_long(cx, id),
             }
         }
+        failover::after_silence(cx, exchanges);
         exchanges.give_up_late_gates(cx);
         renew_flowing(cx);
         exchanges.sweep(cx.now.instant);

@@ -17,6 +17,7 @@ use super::{
     auth::Proof,
     context::Context,
     exchanges::{Exchange, Exchanges},
+    failover,
     forks::Target,
     keys::{Direction, REACHED, Reached, Side},
     ladder::Asked,
@@ -58,19 +59,10 @@ pub(super) fn register(
     if cx.keys.is_loop(Side::Client, asked.message) {
         return transactions.refuse(cx, asked, (Outcome::Unavailable, 482), &[]);
     }
-    let hop = registrar.hop(cx, &service);
     let (call, limits) = (cx.new_call(), service.limits);
     let admitted = Admitted { user, service, limits, call, renewal: false, agent: None, media: None };
-    match hop {
-        Some(hop) => exchanges.relay(cx, asked, admitted, &hop, None),
-        None => transactions.refuse_admitted(
-            cx,
-            asked,
-            &admitted,
-            (Outcome::Unavailable, 480),
-            "no gate reaches the service",
-        ),
-    }
+    let ways = failover::ways(cx, registrar, asked, &admitted);
+    exchanges.relay(cx, asked, &admitted, ways, None);
 }
 
 /// A REGISTER as it goes to the SIP server.

@@ -14,6 +14,7 @@ use super::{
     answer::{session_of, with_closed_session, with_session},
     context::Context,
     exchanges::{Asking, Exchange, ExchangeId, Exchanges, Relayed},
+    failover::{self, Others, Ways},
     forks::Refusal,
     grants::{Opening, open_already},
     inbound::try_targets,
@@ -56,14 +57,21 @@ pub(super) struct Relay {
     /// The answer that is passed on once everything that it names is open.
     waiting: Option<Vec<u8>>,
     /// Whether its sender wants it no longer.
-    cancelled: bool,
+    pub(super) cancelled: bool,
+    /// Who else may take it.
+    pub(super) others: Option<Others>,
 }
 
 impl Relay {
     /// What goes on from one side of a call to the other, which is at `hop`.
     pub(super) fn new((direction, client): (Direction, Flow), way: Hop) -> Self {
         let (hop, routes, breadth) = (way.flow, Vec::new(), None);
-        Self { direction, client, sent: None, hop, way, routes, breadth, waiting: None, cancelled: false }
+        Self { direction, client, sent: None, hop, way, routes, breadth, waiting: None, cancelled: false, others: None }
+    }
+
+    /// The same where others may take it.
+    pub(super) fn or(self, others: Others) -> Self {
+        Self { others: Some(others), ..self }
     }
 
     /// The same by way of these proxies, which may send it to so many places at a time.
@@ -73,30 +81,26 @@ impl Relay {
 }
 
 impl Exchanges {
-    /// Passes an allowed request outside of dialogs, or a re-INVITE, on to its service.
+    /// Passes an allowed request outside of dialogs, or a re-INVITE, on to its service, or to the first of these.
     pub(super) fn relay(
         &mut self,
         cx: &mut Context,
         asked: Asked<'_>,
-        admitted: Admitted,
-        hop: &Hop,
+        admitted: &Admitted,
+        mut ways: Ways,
         offer: Option<&Session<'_>>,
     ) {
-        let (mut hop, mut written) = (hop, forwarded(cx, asked, &admitted, hop, offer));
-        if let Some(other) = written.as_ref().ok().and_then(|short| hop.instead(short.len())) {
-            (hop, written) = (other, forwarded(cx, asked, &admitted, other, offer));
-        }
-        let forwarded = match written {
-            Ok(forwarded) => forwarded,
-            Err(code) => {
-                let why = "it cannot be passed on as it is";
-                return self.transactions.refuse_admitted(cx, asked, &admitted, (Outcome::Malformed, code), why);
+        let is_alone = ways.len() <= 1;
+        let Some((admitted, hop)) = failover::next(cx, asked, admitted, &mut ways, offer) else {
+            let why = "nobody is registered for the service, or no gate reaches it";
+            return self.transactions.refuse_admitted(cx, asked, admitted, (Outcome::Unavailable, 480), why);
+        };
+        let (hop, forwarded) = match failover::write(cx, asked, &admitted, &hop, offer) {
+            Ok(written) => written,
+            Err((verdict, why)) => {
+                return self.transactions.refuse_admitted(cx, asked, &admitted, verdict, why);
             }
         };
-        if cx.out.links.is_too_long(hop.flow.peer, forwarded.len()) {
-            let why = "it is too long to reach the service's gate in one packet";
-            return self.transactions.refuse_admitted(cx, asked, &admitted, (Outcome::Unsupported, 513), why);
-        }
         if !self.has_room_for(&admitted.user) {
             // Not remembered: that would cost what is to be saved.
             cx.metrics.one(Count::TableFull);
@@ -114,7 +118,8 @@ impl Exchanges {
             return self.transactions.refuse_admitted(cx, asked, &admitted, (Outcome::Unavailable, 503), why);
         }
         let Some(owed) = self.transactions.open(cx, asked, Role::Proxy) else { return };
-        let relay = Relay::new((Direction::ToService, asked.flow), hop.clone());
+        let relay = Relay::new((Direction::ToService, asked.flow), hop);
+        let relay = if is_alone { relay } else { relay.or(Others::new(cx.now.instant, ways)) };
         self.begin(cx, owed.into(), asked.kept(), admitted, Some(Box::new(relay)));
         let is_sent = self.start(cx, owed.into(), &forwarded);
         cx.metrics.request(asked.kind, if is_sent { Outcome::Admitted } else { Outcome::Unavailable });
@@ -124,10 +129,13 @@ impl Exchanges {
     }
 
     /// Sends an exchange's request on; `false`, after having told its sender, if there is no room.
-    fn start(&mut self, cx: &mut Context, id: ExchangeId, forwarded: &[u8]) -> bool {
+    pub(super) fn start(&mut self, cx: &mut Context, id: ExchangeId, forwarded: &[u8]) -> bool {
         let Some(Exchange { admitted, relay: Some(relay), .. }) = self.pending.get_mut(&id) else { return false };
         relay.sent = self.transactions.start(cx, relay.hop, forwarded);
         let relayed = Relayed { exchange: id, call: admitted.call, direction: relay.direction };
+        if let Some(sent) = relay.sent.filter(|_| relay.others.as_ref().is_some_and(|others| !others.is_last())) {
+            self.silences.begin(cx.now.instant, sent);
+        }
         match relay.sent {
             Some(sent) => drop(self.relayed.insert(sent, relayed)),
             None => self.fail(cx, id, 503, "the table of requests to the other side is full"),
@@ -309,6 +317,9 @@ impl Exchanges {
         if is_registration && asks_for_ours(message, &cx.settings.realm) {
             self.transactions.release(sent);
             return self.fail(cx, owed, 500, "the service asks for passwords in our realm: it has to name another");
+        }
+        if failover::heard(cx, self, owed, message, code) {
+            return;
         }
         let Some(exchange) = self.pending.get_mut(&owed) else {
             return self.on_another(cx, legs, relayed, (flow, message), code);
@@ -495,6 +506,9 @@ impl Exchanges {
     /// Our own request was never answered.
     pub(super) fn on_relay_timeout(&mut self, cx: &mut Context, sent: Id) {
         let Some(owed) = self.relayed.remove(&sent).map(|relayed| relayed.exchange) else { return };
+        if failover::unanswered(cx, self, owed) {
+            return;
+        }
         let Some(Exchange { relay: Some(relay), request, .. }) = self.pending.get(&owed) else { return };
         let is_invite = Message::parse(request).is_ok_and(|request| request.method() == Some(Method::Invite));
         match (is_invite, relay.cancelled) {
@@ -519,7 +533,7 @@ impl Exchanges {
 ///
 /// # Errors
 /// The status to answer with.
-fn forwarded(
+pub(super) fn forwarded(
     cx: &mut Context,
     asked: Asked<'_>,
     admitted: &Admitted,

@@ -12,6 +12,7 @@ use crate::{
     agents::AgentKeys,
     guesses::Guesses,
     locations::Locations,
+    outages::Outages,
     traces::Traces,
     transmits::{Flow, Listening},
 };
@@ -127,6 +128,8 @@ pub struct Settings {
     pub agents: Arc<AgentKeys>,
     /// Wrong digests of all shards.
     pub guesses: Arc<Guesses>,
+    /// Which SIP servers do not answer, of all shards.
+    pub outages: Arc<Outages>,
     /// Messages that operators want to see.
     pub traces: Arc<Traces>,
     /// Signs portable copies of grants.

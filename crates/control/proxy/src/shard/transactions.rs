@@ -203,6 +203,13 @@ impl Transactions {
         Some((bytes, to.into()))
     }
 
+    /// A request of ours went elsewhere, and is not sent there again. What comes of it all the same has to be ended.
+    pub(super) fn stop_repeating(&mut self, sent: Id) {
+        if let Some(tables) = self.at(sent.listener) {
+            tables.client.stop_repeating(sent.token);
+        }
+    }
+
     /// Nothing more is wanted of a request of ours, once it has its final answer.
     pub(super) fn release(&mut self, sent: Id) {
         if let Some(tables) = self.at(sent.listener) {

@@ -7,6 +7,7 @@ mod answers;
 mod checks;
 mod credentials;
 mod dialog;
+mod failover;
 mod flows;
 mod hiding;
 mod inbound;

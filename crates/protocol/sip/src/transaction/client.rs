@@ -209,6 +209,13 @@ impl<P: Copy> ClientTransactions<P> {
         }
     }
 
+    /// A request is not sent again, though its answer is still taken.
+    pub fn stop_repeating(&mut self, token: Token) {
+        if self.table.entry(token).is_some() {
+            self.table.disarm_repeats(token);
+        }
+    }
+
     /// An INVITE is no longer wanted: whether a CANCEL is to be sent now, because a provisional response but no final one
     /// has come, and no CANCEL was sent before. Its final response then comes within 64 T1, or
     /// [`Due::TimedOut`](super::Due::TimedOut) does (RFC 3261 section 9.1).

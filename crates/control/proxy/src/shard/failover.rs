@@ -1,0 +1,230 @@
+//! SIP servers with backups: a request that its server does not answer, or answers with 503, goes on to the next one (RFC
+//! 3263 section 4.3, RFC 3261 section 16.7), as if its client had asked for that: rules, grants and the call are of the
+//! server that has it.
+
+use std::{collections::VecDeque, sync::Arc, time::Duration};
+
+use sluicegate_bounded::Gauge;
+use sluicegate_policy::{Registering, Service, ServiceKind};
+use sluicegate_sip::{
+    message::{HeaderName, Message, Method},
+    sdp::Session,
+};
+use sluicegate_wire::Instant;
+
+use super::{
+    admission::{Admitted, judge, offer_of},
+    answer::kind_of,
+    context::Context,
+    exchanges::{ExchangeId, Exchanges},
+    keys::Direction,
+    ladder::Asked,
+    registrar::{Hop, Registrar, number},
+    relay::{Relay, forwarded},
+    responses::{abandon, keep_ringing},
+    transactions::Id,
+    watch,
+};
+use crate::metrics::{Count, Outcome};
+
+/// How long a server may say nothing at all: three repetitions of the request (RFC 3261 section 17.1.1.2).
+const SILENCE: Duration = Duration::from_secs(4);
+
+/// Servers that a request may go to, in this order.
+pub(super) type Ways = VecDeque<(Arc<Service>, Hop)>;
+
+/// How the server does that has a request, and who gets it next.
+#[derive(Debug)]
+pub(super) struct Others {
+    asked: Instant,
+    /// Whether the server has answered.
+    heard: bool,
+    /// Whether the client has heard of that.
+    rang: bool,
+    later: Ways,
+}
+
+impl Others {
+    pub(super) const fn new(asked: Instant, later: Ways) -> Self {
+        Self { asked, heard: false, rang: false, later }
+    }
+
+    pub(super) fn is_last(&self) -> bool {
+        self.later.is_empty()
+    }
+}
+
+/// When servers have to have said something, soonest first.
+#[derive(Debug)]
+pub(super) struct Silences {
+    due: VecDeque<(Instant, Id)>,
+    max: usize,
+}
+
+impl Silences {
+    pub(super) const fn new(max: usize) -> Self {
+        Self { due: VecDeque::new(), max }
+    }
+
+    /// A request was sent. Without room for this it goes on after its own transaction ends.
+    pub(super) fn begin(&mut self, now: Instant, sent: Id) {
+        if self.due.len() < self.max {
+            self.due.push_back((now + SILENCE, sent));
+        }
+    }
+
+    pub(super) fn next_due(&self) -> Option<Instant> {
+        self.due.front().map(|(due, _)| *due)
+    }
+
+    pub(super) fn gauge(&self) -> Gauge {
+        Gauge::of("silences", self.due.len(), self.max)
+    }
+}
+
+/// The servers that may take a request, those last that are out. Calls and registrations that go on stay where they are.
+pub(super) fn ways(cx: &Context, registrar: &Registrar, asked: Asked<'_>, admitted: &Admitted) -> Ways {
+    let takes = |backup: &&Arc<Service>| {
+        let registers = asked.method != Method::Register || backup.register == Registering::Relay;
+        !admitted.renewal && backup.kind == ServiceKind::Sip && registers
+    };
+    let backups = admitted.service.backups.iter().filter_map(|name| cx.policy.service(name)).filter(takes);
+    let all = std::iter::once(&admitted.service).chain(backups);
+    let mut ways: Vec<_> = all.filter_map(|one| Some((Arc::clone(one), registrar.hop(cx, one)?))).collect();
+    if ways.len() > 1 {
+        ways.sort_by_cached_key(|(one, _)| cx.settings.outages.is_out(cx.now.instant, &one.name, &admitted.user));
+    }
+    ways.into()
+}
+
+/// The first of these that the user may use, and what is let in there.
+pub(super) fn next(
+    cx: &mut Context,
+    asked: Asked<'_>,
+    admitted: &Admitted,
+    ways: &mut Ways,
+    offer: Option<&Session<'_>>,
+) -> Option<(Admitted, Hop)> {
+    while let Some((service, hop)) = ways.pop_front() {
+        let admitted = if service.name == admitted.service.name {
+            Some(admitted.clone())
+        } else if asked.method == Method::Register {
+            Some(Admitted { limits: service.limits, service, call: cx.new_call(), ..admitted.clone() })
+        } else {
+            let judged = judge(cx, asked, (&admitted.user, admitted.agent.clone(), &service.name), None, offer);
+            judged.map(|(judged, _)| Admitted { media: admitted.media, ..judged })
+        };
+        if let Some(admitted) = admitted {
+            return Some((admitted, hop));
+        }
+    }
+    None
+}
+
+/// Requests whose servers have said nothing go on to others.
+pub(super) fn after_silence(cx: &mut Context, exchanges: &mut Exchanges) {
+    while let Some((_, sent)) = exchanges.silences.due.pop_front_if(|(due, _)| *due <= cx.now.instant) {
+        let Some(id) = exchanges.relayed.get(&sent).map(|relayed| relayed.exchange) else { continue };
+        unanswered(cx, exchanges, id);
+    }
+}
+
+/// Nothing came for as long as something may; whether the request went on to another server.
+pub(super) fn unanswered(cx: &mut Context, exchanges: &mut Exchanges, id: ExchangeId) -> bool {
+    let Some(exchange) = exchanges.pending.get(&id) else { return false };
+    let others = exchange.relay.as_ref().and_then(|relay| relay.others.as_ref());
+    let Some(others) = others.filter(|others| !others.heard) else { return false };
+    let (service, of) = (&exchange.admitted.service.name, (exchange.admitted.user.as_str(), others.asked));
+    cx.settings.outages.failed(cx.now.instant, service, of, None);
+    go_on(cx, exchanges, id, "it did not answer")
+}
+
+/// A server has answered, or could not be reached; whether the request went on to another one.
+pub(super) fn heard(
+    cx: &mut Context,
+    exchanges: &mut Exchanges,
+    id: ExchangeId,
+    message: &Message<'_>,
+    code: u16,
+) -> bool {
+    let Some(exchange) = exchanges.pending.get_mut(&id) else { return false };
+    let others = exchange.relay.as_mut().and_then(|relay| relay.others.as_mut());
+    let Some(others) = others else { return false };
+    others.heard = true;
+    others.rang |= (101..200).contains(&code);
+    let (outages, now) = (&cx.settings.outages, cx.now.instant);
+    let (service, user) = (exchange.admitted.service.name.as_str(), exchange.admitted.user.as_str());
+    match (code, message.header(HeaderName::RetryAfter).and_then(seconds)) {
+        (503, _) if cx.is_undelivered => outages.failed(now, service, (user, others.asked), None),
+        (503, Some(secs)) => outages.failed(now, service, (user, now), Some(secs)),
+        _ => outages.answered(now, service),
+    }
+    code == 503 && go_on(cx, exchanges, id, "it is not available")
+}
+
+/// The number that a Retry-After begins with.
+fn seconds(value: &[u8]) -> Option<u32> {
+    number(value.split(|byte| !byte.is_ascii_digit()).next()?)
+}
+
+/// Sends an exchange's request to the next server, unless its client has heard of this one or wants it no longer.
+fn go_on(cx: &mut Context, exchanges: &mut Exchanges, id: ExchangeId, why: &str) -> bool {
+    let Some(exchange) = exchanges.pending.get_mut(&id) else { return false };
+    let Some(relay) = exchange.relay.as_mut().filter(|relay| !relay.cancelled) else { return false };
+    let Some(others) = relay.others.as_mut().filter(|others| !others.rang) else { return false };
+    let mut later = std::mem::take(&mut others.later);
+    let (kept, before) = ((exchange.flow, Arc::clone(&exchange.request)), exchange.admitted.clone());
+    let Ok(message) = Message::parse(&kept.1) else { return false };
+    let Some((essentials, method)) = message.essentials().ok().zip(message.method()) else { return false };
+    let asked =
+        Asked { flow: kept.0, message: &message, essentials: &essentials, method, kind: kind_of(method, false) };
+    let offer = if method == Method::Invite { offer_of(&message).ok().flatten() } else { None };
+    let (admitted, hop, forwarded) = loop {
+        let Some((admitted, hop)) = next(cx, asked, &before, &mut later, offer.as_ref()) else { return false };
+        if let Ok((hop, forwarded)) = write(cx, asked, &admitted, &hop, offer.as_ref()) {
+            break (admitted, hop, forwarded);
+        }
+    };
+    let Some(over) = exchanges.end(id) else { return false };
+    if let Some(sent) = over.relay.as_ref().and_then(|relay| relay.sent) {
+        exchanges.relayed.remove(&sent);
+        exchanges.transactions.stop_repeating(sent);
+    }
+    let why = format!("{why}: {} is asked instead", admitted.service.name);
+    watch::failed(cx, &over.admitted, (over.flow, over.relay.as_deref()), 503, &why);
+    abandon(cx, &over);
+    cx.metrics.one(Count::FailedOver);
+    exchanges.transactions.wait(cx.now.instant, id.owed);
+    let is_kept = keep_ringing(cx, &message, &admitted);
+    let relay = Relay::new((Direction::ToService, kept.0), hop).or(Others::new(cx.now.instant, later));
+    exchanges.begin(cx, id, (kept.0, Arc::clone(&kept.1)), admitted, Some(Box::new(relay)));
+    if is_kept {
+        exchanges.start(cx, id, &forwarded);
+    } else {
+        exchanges.fail(cx, id, 503, "as many calls live as may");
+    }
+    true
+}
+
+/// A request as it goes to its service, and where: another way if it is too long for the first.
+///
+/// # Errors
+/// The answer, and why.
+pub(super) fn write(
+    cx: &mut Context,
+    asked: Asked<'_>,
+    admitted: &Admitted,
+    hop: &Hop,
+    offer: Option<&Session<'_>>,
+) -> Result<(Hop, Vec<u8>), ((Outcome, u16), &'static str)> {
+    let (mut hop, mut written) = (hop, forwarded(cx, asked, admitted, hop, offer));
+    if let Some(other) = written.as_ref().ok().and_then(|short| hop.instead(short.len())) {
+        (hop, written) = (other, forwarded(cx, asked, admitted, other, offer));
+    }
+    let written = written.map_err(|code| ((Outcome::Malformed, code), "it cannot be passed on as it is"))?;
+    if cx.out.links.is_too_long(hop.flow.peer, written.len()) {
+        let why = "it is too long to reach the service's gate in one packet";
+        return Err(((Outcome::Unsupported, 513), why));
+    }
+    Ok((hop.clone(), written))
+}

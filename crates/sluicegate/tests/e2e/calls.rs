@@ -17,20 +17,39 @@ const RTP_PACKETS: usize = 150;
 
 on_each_datapath!(sipp_sets_up_a_call_to_sipp_behind_the_gate_and_its_rtp_arrives, &["sipp"], super::over_udp);
 on_packet!(sipp_calls_over_tcp_a_sipp_behind_the_gate_that_speaks_udp, &["sipp"], over_tcp);
+on_packet!(sipp_calls_over_udp_a_backup_where_nothing_listens_at_the_first, &["sipp"], backup_over_udp);
+on_packet!(sipp_calls_over_udp_a_backup_where_the_first_refuses_connections, &["sipp"], backup_over_tcp);
 
 fn over_udp(datapath: &'static str) {
-    sipp(datapath, "u1");
+    sipp(datapath, "u1", &pbx("pbx"));
 }
 
 fn over_tcp(datapath: &'static str) {
-    sipp(datapath, "t1");
+    sipp(datapath, "t1", &pbx("pbx"));
 }
 
-fn sipp(datapath: &'static str, transport: &str) {
+fn backup_over_udp(datapath: &'static str) {
+    backup(datapath, "sip_port = 5070\n");
+}
+
+fn backup_over_tcp(datapath: &'static str) {
+    backup(datapath, "sip = [\"tcp/5070\"]\n");
+}
+
+/// A server that is away, whose backup is there.
+fn backup(datapath: &'static str, sip: &str) {
+    let first = service("pbx", "\"udp/11000-11009\"", &format!("kind = \"sip\"\nbackups = [\"pbx-b\"]\n{sip}"));
+    sipp(datapath, "u1", &format!("{first}{}", pbx("pbx-b")));
+}
+
+fn pbx(name: &str) -> String {
+    service(name, "\"udp/10000-10009\"", "kind = \"sip\"\nsip_port = 5060\n")
+}
+
+fn sipp(datapath: &'static str, transport: &str, services: &str) {
     let lab = Lab::new();
-    let pbx = service("pbx", "\"udp/10000-10009\"", "kind = \"sip\"\nsip_port = 5060\n");
     let listen = "listen = [\"udp/203.0.113.1:5060\", \"tcp/203.0.113.1:5060\"]\n";
-    let config = Config::new(datapath, &pbx).frontend("digest = [\"MD5\"]\n").frontend(listen);
+    let config = Config::new(datapath, services).frontend("digest = [\"MD5\"]\n").frontend(listen);
     let config = config.gate("local = [\"udp/5060\", \"tcp/5060\"]\n");
     let node = Node::up(&lab, &config);
     // Three seconds of silence in G.711: 8,000 samples a second, one byte each.

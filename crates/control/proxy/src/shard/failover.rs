@@ -1,14 +1,15 @@
 //! SIP servers with backups: a request that its server does not answer, or answers with 503, goes on to the next one (RFC
-//! 3263 section 4.3, RFC 3261 section 16.7), as if its client had asked for that: rules, grants and the call are of the
+//! 3263 section 4.3, RFC 3261 section 16.7), and one that it redirects to some of them to the first of these, as if its client had asked for that: rules, grants and the call are of the
 //! server that has it.
 
-use std::{collections::VecDeque, sync::Arc, time::Duration};
+use std::{cmp::Reverse, collections::VecDeque, sync::Arc, time::Duration};
 
 use sluicegate_bounded::Gauge;
-use sluicegate_policy::{Registering, Service, ServiceKind};
+use sluicegate_policy::{Registering, SIP_PORT_DEFAULT, Service, ServiceKind};
 use sluicegate_sip::{
-    message::{HeaderName, Message, Method},
+    message::{HeaderName, Message, Method, Transport},
     sdp::Session,
+    uri::Uri,
 };
 use sluicegate_wire::Instant;
 
@@ -19,16 +20,22 @@ use super::{
     exchanges::{ExchangeId, Exchanges},
     keys::Direction,
     ladder::Asked,
-    registrar::{Hop, Registrar, number},
+    names::{REDIRECTED_MAX, user_in},
+    registrar::{Hop, Registrar, number, thousandths},
     relay::{Relay, forwarded},
     responses::{abandon, keep_ringing},
     transactions::Id,
     watch,
 };
-use crate::metrics::{Count, Outcome};
+use crate::{
+    locations::Contact,
+    metrics::{Count, Outcome},
+};
 
 /// How long a server may say nothing at all: three repetitions of the request (RFC 3261 section 17.1.1.2).
 const SILENCE: Duration = Duration::from_secs(4);
+
+const SIPS_PORT_DEFAULT: u16 = 5061;
 
 /// Servers that a request may go to, in this order.
 pub(super) type Ways = VecDeque<(Arc<Service>, Hop)>;
@@ -152,6 +159,10 @@ pub(super) fn heard(
     let Some(others) = others else { return false };
     others.heard = true;
     others.rang |= (101..200).contains(&code);
+    let is_redirection = matches!(code, 300..=302 | 305);
+    if is_redirection {
+        others.later = named(&others.later, message, &exchange.request);
+    }
     let (outages, now) = (&cx.settings.outages, cx.now.instant);
     let (service, user) = (exchange.admitted.service.name.as_str(), exchange.admitted.user.as_str());
     match (code, message.header(HeaderName::RetryAfter).and_then(seconds)) {
@@ -159,7 +170,37 @@ pub(super) fn heard(
         (503, Some(secs)) => outages.failed(now, service, (user, now), Some(secs)),
         _ => outages.answered(now, service),
     }
-    code == 503 && go_on(cx, exchanges, id, "it is not available")
+    match code {
+        503 => go_on(cx, exchanges, id, "it is not available"),
+        _ => is_redirection && go_on(cx, exchanges, id, "it redirects"),
+    }
+}
+
+/// Of the servers that have not been asked those that a redirection names, for what was dialled and nothing else: where it
+/// leads elsewhere is the client's to follow. Each is asked once at most, so nothing goes in a circle.
+fn named(later: &Ways, redirection: &Message<'_>, request: &[u8]) -> Ways {
+    let Some(dialled) = Message::parse(request).ok().and_then(|request| user_in(request.request_uri()?)) else {
+        return Ways::new();
+    };
+    let mut contacts: Vec<_> = redirection.contacts().take(REDIRECTED_MAX).filter_map(Result::ok).collect();
+    contacts.sort_by_key(|contact| Reverse(contact.params.value(b"q").map_or(Some(Contact::Q_MAX), thousandths)));
+    let mut named = Ways::new();
+    for contact in contacts.iter().filter(|contact| user_in(contact.uri).as_ref() == Some(&dialled)) {
+        let way = later.iter().find(|(service, _)| is_at(service, contact.uri));
+        let is_new = |(service, _): &&(Arc<Service>, Hop)| named.iter().all(|(known, _)| known.name != service.name);
+        named.extend(way.filter(is_new).cloned());
+    }
+    named
+}
+
+/// Whether a URI leads to where this server takes SIP, at its own address.
+fn is_at(service: &Service, uri: &[u8]) -> bool {
+    let Some(uri) = Uri::parse(uri).ok().filter(Uri::is_sip) else { return false };
+    let transport = Transport::named(uri.param(b"transport").flatten().unwrap_or(b"udp"));
+    let port = transport.and_then(|transport| service.sip_port_over(transport));
+    let default = if transport == Some(Transport::Tls) { SIPS_PORT_DEFAULT } else { SIP_PORT_DEFAULT };
+    let is_named = uri.host.and_then(|host| host.address()) == Some(service.address);
+    is_named && port == Some(uri.port.unwrap_or(default))
 }
 
 /// The number that a Retry-After begins with.
@@ -206,17 +247,20 @@ fn go_on(cx: &mut Context, exchanges: &mut Exchanges, id: ExchangeId, why: &str)
     true
 }
 
+/// The answer to a request that cannot be passed on, and why.
+pub(super) type Refused = ((Outcome, u16), &'static str);
+
 /// A request as it goes to its service, and where: another way if it is too long for the first.
 ///
 /// # Errors
-/// The answer, and why.
+/// [`Refused`].
 pub(super) fn write(
     cx: &mut Context,
     asked: Asked<'_>,
     admitted: &Admitted,
     hop: &Hop,
     offer: Option<&Session<'_>>,
-) -> Result<(Hop, Vec<u8>), ((Outcome, u16), &'static str)> {
+) -> Result<(Hop, Vec<u8>), Refused> {
     let (mut hop, mut written) = (hop, forwarded(cx, asked, admitted, hop, offer));
     if let Some(other) = written.as_ref().ok().and_then(|short| hop.instead(short.len())) {
         (hop, written) = (other, forwarded(cx, asked, admitted, other, offer));

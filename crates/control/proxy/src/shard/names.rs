@@ -35,7 +35,7 @@ const TRANSPORT: &[u8] = b"transport";
 const SIP_PORT_DEFAULT: u16 = 5060;
 
 /// Most places that a client is redirected to.
-const REDIRECTED_MAX: usize = 8;
+pub(super) const REDIRECTED_MAX: usize = 8;
 
 /// Who calls without a name writes this (RFC 3323 section 4.1.1.3).
 const ANONYMOUS: (&str, &str) = ("anonymous", "anonymous.invalid");

@@ -335,3 +335,82 @@ fn as_many_requests_wait_for_the_first_word_as_there_are_transactions() {
     let failed: Vec<_> = sent.iter().map(|(_, text)| status(text)).filter(|code| *code != 0).collect();
     assert_eq!((failed, gauge(&site)), (vec![503; 4], Some((0, 4))));
 }
+
+/// A redirection to these Contacts.
+fn redirect(invite: &str, code: u16, contacts: &str) -> String {
+    reply(invite, code, "").replacen("<sip:pbx@10.0.0.2:5060>", contacts, 1)
+}
+
+/// What a redirection makes of a call to the SIP server: the answers that the caller gets, and where INVITEs go.
+fn redirected(site: &mut Site, code: u16, contacts: &str) -> (Vec<String>, Vec<String>) {
+    let mut alice = caller("alice", 1);
+    let (asked, invite) = first(site, &mut alice);
+    let sent = site.send(&asked, redirect(&invite, code, contacts));
+    assert!(to(&sent, &asked)[0].starts_with("ACK "), "{sent:?}");
+    let invites = sent.iter().filter(|(_, text)| text.starts_with("INVITE ")).map(|(to, _)| to.to_string());
+    (to(&sent, &alice.from), invites.collect())
+}
+
+#[test]
+fn a_redirection_to_a_backup_is_followed_whose_ports_are_then_opened() {
+    for (code, contacts) in [
+        (302, "<sip:pbx@10.0.0.5>"),
+        (300, "<sip:pbx@198.51.100.99>, <sip:pbx@10.0.0.5:5060>"),
+        (301, "<sip:pbx@10.0.0.5:5060;transport=udp>;q=0.5"),
+        (305, "<sip:pbx@10.0.0.5:5060>"),
+    ] {
+        let mut site = site();
+        let (answers, invites) = redirected(&mut site, code, contacts);
+        assert_eq!((answers.len(), invites), (0, vec![ANNEX.to_owned()]), "{code} {contacts}");
+        assert!(out(&site).is_empty(), "a redirection is an answer");
+    }
+}
+
+/// Who could have calls sent anywhere would have an open relay.
+#[test]
+fn a_redirection_elsewhere_goes_to_the_client_without_what_is_inside() {
+    for (code, contacts) in [
+        (302, "<sip:pbx@198.51.100.99>"),
+        (302, "<sip:pbx@10.0.0.5:5080>"),
+        (302, "<sip:pbx@10.0.0.5;transport=tcp>"),
+        (302, "<sip:other@10.0.0.5>"),
+        (302, "<sip:pbx@10.0.0.3:5060>"),
+        (302, "<sip:pbx@annex>"),
+        (302, "<tel:+4912345>"),
+        (302, "*"),
+        (304, "<sip:pbx@10.0.0.5>"),
+        (380, "<sip:pbx@10.0.0.5>"),
+    ] {
+        let mut site = site();
+        let (answers, invites) = redirected(&mut site, code, contacts);
+        assert!(invites.is_empty(), "{contacts}: {invites:?}");
+        assert_eq!(answers.iter().map(|text| status(text)).collect::<Vec<_>>(), [code], "{contacts}");
+        assert!(!answers[0].contains("10.0.0.") && !answers[0].contains("198.51.100.99"), "{}", answers[0]);
+        site.pass(Duration::from_secs(60));
+        assert_eq!(site.metrics[0].count(Count::FailedOver), 0);
+    }
+}
+
+#[test]
+fn servers_that_redirect_to_each_other_are_asked_once_each() {
+    let mut site = site();
+    let mut alice = caller("alice", 1);
+    let (_, invite) = first(&mut site, &mut alice);
+    let many = "<sip:pbx@10.0.0.5>, ".repeat(500);
+    let sent = site.send(PBX, redirect(&invite, 302, &format!("{many}<sip:pbx@10.0.0.5>")));
+    let again = to(&sent, ANNEX);
+    assert_eq!((again.len(), to(&sent, &alice.from).len()), (1, 0));
+    let sent = site.send(ANNEX, redirect(&again[0], 302, "<sip:pbx@10.0.0.2:5060>"));
+    let answer = &to(&sent, &alice.from)[0];
+    assert_eq!((status(answer), header(answer, "Contact")), (302, Some("<sip:pbx@example.net>")));
+    assert!(!sent.iter().any(|(_, text)| text.starts_with("INVITE ")), "{sent:?}");
+}
+
+#[test]
+fn who_may_not_use_the_backup_is_not_redirected_there() {
+    let mut site = site();
+    site.change_service("annex", |annex| annex.allow.clear());
+    let (answers, invites) = redirected(&mut site, 302, "<sip:pbx@10.0.0.5>");
+    assert!(invites.is_empty());
+    assert!(status(&answers[0]) == 302 && !answers[0].contains("10.0.0."), "{}", answers[0]);
+}

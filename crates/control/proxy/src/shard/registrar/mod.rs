@@ -11,7 +11,7 @@ use sluicegate_wire::Instant;
 
 pub(super) use self::{
     services::{Hop, may_be_of, ways},
-    users::{REGISTER_EXTENSIONS, check_relayed, flow_back, number, path, refuse, tail},
+    users::{REGISTER_EXTENSIONS, check_relayed, flow_back, number, path, refuse, tail, thousandths},
 };
 use self::{
     services::{is_long, is_theirs},

@@ -416,7 +416,7 @@ pub(crate) fn number(text: &[u8]) -> Option<u32> {
 }
 
 /// A `qvalue` (RFC 3261 section 25.1) in thousandths.
-fn thousandths(text: &[u8]) -> Option<u16> {
+pub(crate) fn thousandths(text: &[u8]) -> Option<u16> {
     let (whole, rest) = text.split_first()?;
     let digits = if rest.is_empty() { rest } else { rest.strip_prefix(b".")? };
     if !matches!(whole, b'0' | b'1') || digits.len() > 3 || !digits.iter().all(u8::is_ascii_digit) {

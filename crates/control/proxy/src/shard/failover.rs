@@ -226,6 +226,11 @@ fn go_on(cx: &mut Context, exchanges: &mut Exchanges, id: ExchangeId, why: &str)
             break (admitted, hop, forwarded);
         }
     };
+    // The one before keeps its place in the table, so each counts as a request of its own.
+    if !exchanges.transactions.charge(cx.now.instant, &before.user) {
+        cx.metrics.one(Count::TableFull);
+        return false;
+    }
     let Some(over) = exchanges.end(id) else { return false };
     if let Some(sent) = over.relay.as_ref().and_then(|relay| relay.sent) {
         exchanges.relayed.remove(&sent);

@@ -414,3 +414,16 @@ fn who_may_not_use_the_backup_is_not_redirected_there() {
     assert!(invites.is_empty());
     assert!(status(&answers[0]) == 302 && !answers[0].contains("10.0.0."), "{}", answers[0]);
 }
+
+#[test]
+fn each_server_that_a_request_goes_to_counts_as_a_request_of_its_user() {
+    for (per_user, goes_on) in [(1, false), (2, true)] {
+        let tables = Tables { transactions_per_user_max: per_user, transactions_max: 64, ..Tables::default() };
+        let mut site = Site::with(1, tables);
+        with_annex(&mut site);
+        let mut alice = caller("alice", 1);
+        let (_, invite) = first(&mut site, &mut alice);
+        let sent = site.send(PBX, reply(&invite, 503, ""));
+        assert_eq!((to(&sent, ANNEX).len() == 1, to(&sent, &alice.from).is_empty()), (goes_on, goes_on), "{sent:?}");
+    }
+}

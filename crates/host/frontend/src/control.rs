@@ -121,6 +121,12 @@ impl std::fmt::Debug for Control {
     }
 }
 
+fn unanswering(service: String) -> String {
+    format!(
+        "the SIP server {service} does not answer, so its `backups` are asked first; is it running, and does its gate reach it?"
+    )
+}
+
 fn unwritten(error: String) -> String {
     format!(
         "where telephones are registered is not written down ({error}); after a restart they are called again when they register anew"
@@ -137,6 +143,7 @@ impl Control {
     pub fn status(&self) -> FrontendStatus {
         let inner = &self.inner;
         let policy = inner.policy.load();
+        let out = inner.outages.out(inner.clock.now()).into_iter().map(unanswering);
         FrontendStatus {
             name: inner.identity.name.clone(),
             realm: inner.identity.realm.clone(),
@@ -155,7 +162,7 @@ impl Control {
             events: sluicegate_proxy::events(self.shards()).counted(),
             connections: streams::counted(self.streams()),
             tables: self.tables(),
-            alarms: inner.contacts.error().map(unwritten).into_iter().collect(),
+            alarms: inner.contacts.error().map(unwritten).into_iter().chain(out).collect(),
         }
     }
 

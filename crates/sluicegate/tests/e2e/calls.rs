@@ -21,11 +21,11 @@ on_packet!(sipp_calls_over_udp_a_backup_where_nothing_listens_at_the_first, &["s
 on_packet!(sipp_calls_over_udp_a_backup_where_the_first_refuses_connections, &["sipp"], backup_over_tcp);
 
 fn over_udp(datapath: &'static str) {
-    sipp(datapath, "u1", &pbx("pbx"));
+    drop(sipp(datapath, "u1", &pbx("pbx"), &["alice"]));
 }
 
 fn over_tcp(datapath: &'static str) {
-    sipp(datapath, "t1", &pbx("pbx"));
+    drop(sipp(datapath, "t1", &pbx("pbx"), &["alice"]));
 }
 
 fn backup_over_udp(datapath: &'static str) {
@@ -36,17 +36,22 @@ fn backup_over_tcp(datapath: &'static str) {
     backup(datapath, "sip = [\"tcp/5070\"]\n");
 }
 
-/// A server that is away, whose backup is there.
+/// A server that is away, whose backup is there. Once two users went without an answer `status` says so.
 fn backup(datapath: &'static str, sip: &str) {
     let first = service("pbx", "\"udp/11000-11009\"", &format!("kind = \"sip\"\nbackups = [\"pbx-b\"]\n{sip}"));
-    sipp(datapath, "u1", &format!("{first}{}", pbx("pbx-b")));
+    let (_lab, node) = sipp(datapath, "u1", &format!("{first}{}", pbx("pbx-b")), &["alice", "bob"]);
+    let status = node.json(&["status"]);
+    let alarms = status["frontend"]["alarms"].to_string();
+    assert!(alarms.contains("pbx does not answer"), "{alarms}");
+    assert_eq!(status["frontend"]["events"]["failed_over"], 2, "{status}");
 }
 
 fn pbx(name: &str) -> String {
     service(name, "\"udp/10000-10009\"", "kind = \"sip\"\nsip_port = 5060\n")
 }
 
-fn sipp(datapath: &'static str, transport: &str, services: &str) {
+/// These users call one after the other.
+fn sipp(datapath: &'static str, transport: &str, services: &str, users: &[&str]) -> (Lab, Node) {
     let lab = Lab::new();
     let listen = "listen = [\"udp/203.0.113.1:5060\", \"tcp/203.0.113.1:5060\"]\n";
     let config = Config::new(datapath, services).frontend("digest = [\"MD5\"]\n").frontend(listen);
@@ -56,44 +61,48 @@ fn sipp(datapath: &'static str, transport: &str, services: &str) {
     std::fs::write(lab.path("audio.raw"), vec![0xff; 3 * 8_000]).expect("an audio file");
     let audio = lab.path("audio.raw").display().to_string();
     let uas = lab.write("uas.xml", UAS);
-    let uac = lab.write("uac.xml", &UAC.replace("AUDIO", &audio).replace("PASSWORD", PASSWORD));
-    let (uas, uac) = (uas.display().to_string(), uac.display().to_string());
+    let uas = uas.display().to_string();
 
     let rtp = Capture::start(&lab, ("service", "eth0"), move |seen| {
         seen.from == CLIENT && seen.protocol == 17 && seen.ports.1 == MEDIA_PORT
     });
-    let callee = ["-sf", &uas, "-i", "10.4.0.2", "-p", "5060", "-mp", "10000", "-m", "1", "-nostdin", "-trace_err"];
+    let calls = users.len().to_string();
+    let callee = ["-sf", &uas, "-i", "10.4.0.2", "-p", "5060", "-mp", "10000", "-m", &calls, "-nostdin", "-trace_err"];
     let mut callee = Program::start(&lab, "service", "callee", "sipp", &callee);
-    let caller = [
-        "203.0.113.1:5060",
-        "-t",
-        transport,
-        "-sf",
-        &uac,
-        "-s",
-        "pbx",
-        "-auth_uri",
-        "pbx@example.net",
-        "-i",
-        "198.51.100.2",
-        "-p",
-        "5066",
-        "-mi",
-        "198.51.100.2",
-        "-mp",
-        "6000",
-        "-m",
-        "1",
-        "-l",
-        "1",
-        "-nostdin",
-        "-timeout",
-        "40",
-        "-trace_err",
-    ];
-    let mut caller = Program::start(&lab, "client", "caller", "sipp", &caller);
-    let content = caller.finished(LIMIT);
-    assert!(content, "the caller's scenario ran to its end\n{}", errors(&lab));
+    for user in users {
+        let uac = UAC.replace("AUDIO", &audio).replace("PASSWORD", PASSWORD).replace("alice", user);
+        let uac = lab.write("uac.xml", &uac).display().to_string();
+        let caller = [
+            "203.0.113.1:5060",
+            "-t",
+            transport,
+            "-sf",
+            &uac,
+            "-s",
+            "pbx",
+            "-auth_uri",
+            "pbx@example.net",
+            "-i",
+            "198.51.100.2",
+            "-p",
+            "5066",
+            "-mi",
+            "198.51.100.2",
+            "-mp",
+            "6000",
+            "-m",
+            "1",
+            "-l",
+            "1",
+            "-nostdin",
+            "-timeout",
+            "40",
+            "-trace_err",
+        ];
+        let mut caller = Program::start(&lab, "client", "caller", "sipp", &caller);
+        let content = caller.finished(LIMIT);
+        assert!(content, "the caller's scenario ran to its end\n{}", errors(&lab));
+    }
     assert!(callee.finished(LIMIT), "the callee's scenario ran to its end\n{}", errors(&lab));
 
     let packets = rtp.seen();
@@ -106,6 +115,7 @@ fn sipp(datapath: &'static str, transport: &str, services: &str) {
         packets.len(),
     );
     assert_eq!(node.grants().len(), 0, "the BYE ended the grants");
+    (lab, node)
 }
 
 /// The error traces that SIPp wrote.

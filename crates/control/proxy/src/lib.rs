@@ -2,7 +2,8 @@
 //!
 //! A [`Shard`] is all of it as a pure state machine: datagrams, answers of gates and the time go in, datagrams and
 //! [`Event`]s come out. Shards of one process share a [`Ledger`] of grants and calls, the [`Locations`] of users,
-//! the [`Outages`] of SIP servers, the [`Guesses`] at passwords, and [`ShardMetrics`]. Nothing here has a socket, reads a clock or draws randomness.
+//! the [`Outages`] of SIP servers, the [`Guesses`] at passwords, and [`ShardMetrics`]. Nothing here has a socket, reads a
+//! clock or draws randomness.
 
 mod agents;
 mod calls;

@@ -1,6 +1,6 @@
 //! SIP servers with backups: a request that its server does not answer, or answers with 503, goes on to the next one (RFC
-//! 3263 section 4.3, RFC 3261 section 16.7), and one that it redirects to some of them to the first of these, as if its client had asked for that: rules, grants and the call are of the
-//! server that has it.
+//! 3263 section 4.3, RFC 3261 section 16.7), and one that it redirects to some of them to the first of these, as if its client
+//! had asked for that: rules, grants and the call are of the server that has it.
 
 use std::{cmp::Reverse, collections::VecDeque, sync::Arc, time::Duration};
 

@@ -1,14 +1,15 @@
-//! A link emulator: delay and a limited rate between two interfaces, in user space.
+//! A link emulator: delay, a limited rate and what goes wrong on the way between two interfaces, in user space.
 //!
 //! For kernels without `sch_netem`. It costs a processor and has a ceiling, which a test of this crate measures: keep what
 //! you send through it far below.
 
 use std::{
-    collections::VecDeque,
+    collections::BTreeMap,
     io,
     time::{Duration, Instant as Clock},
 };
 
+use fastrand::Rng;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use sluicegate_datapath::raw::{Options, Socket};
@@ -19,6 +20,7 @@ use sluicegate_site::{During, LabError, worker::Context};
 /// Frames under way on one line; more are dropped.
 const FRAMES_MAX: usize = 16_384;
 const FRAME_LEN_MAX: usize = 1_514;
+const MILLION: u32 = 1_000_000;
 
 /// Frames moved from one interface before the other one is looked at.
 const BATCH: usize = 64;
@@ -35,11 +37,22 @@ pub struct LineOptions {
     pub rate_bps: u64,
     /// How long a frame may wait for the link to be free, microseconds; those that would wait longer are dropped.
     pub queue_us: u64,
+    /// Frames of a million that vanish.
+    pub loss_ppm: u32,
+    /// Frames of a million that arrive twice.
+    pub duplicate_ppm: u32,
+    /// Frames of a million, doubles included, that those behind them overtake.
+    pub reorder_ppm: u32,
+    /// How much longer such a frame is under way: the least and the most, microseconds.
+    pub reorder_us: (u64, u64),
+    /// Which frames all this happens to.
+    pub seed: u64,
 }
 
 impl Default for LineOptions {
     fn default() -> Self {
-        Self { delay_us: 0, rate_bps: 0, queue_us: 50_000 }
+        let (loss_ppm, duplicate_ppm, reorder_ppm, reorder_us) = (0, 0, 0, (2_000, 20_000));
+        Self { delay_us: 0, rate_bps: 0, queue_us: 50_000, loss_ppm, duplicate_ppm, reorder_ppm, reorder_us, seed: 1 }
     }
 }
 
@@ -50,6 +63,12 @@ pub struct LineCounters {
     pub frames: u64,
     /// Frames dropped because too many were under way, too long, or the queue of the limited link was full.
     pub overflow: u64,
+    /// Frames that vanished.
+    pub lost: u64,
+    /// Frames that were sent on twice.
+    pub doubled: u64,
+    /// Frames handed out after one that had come in behind them.
+    pub overtaken: u64,
     /// Frames handed out.
     pub delivered: u64,
 }
@@ -58,10 +77,15 @@ pub struct LineCounters {
 #[derive(Debug)]
 pub struct Line {
     options: LineOptions,
-    /// When each frame arrives. All take the same time, so they arrive in the order in which they came.
-    under_way: VecDeque<(Instant, Vec<u8>)>,
+    /// The frames by when they arrive and, of those of one moment, in the order in which they came.
+    under_way: BTreeMap<(Instant, u64), Vec<u8>>,
+    /// Number of the frame that came last.
+    forwarded: u64,
+    /// Highest number of a frame that has arrived.
+    arrived: u64,
     /// When the link of limited rate has sent all that waits.
     busy_until: Instant,
+    chance: Rng,
     counters: LineCounters,
 }
 
@@ -69,25 +93,31 @@ impl Line {
     /// A line without frames.
     #[must_use]
     pub fn new(options: LineOptions) -> Self {
-        let (under_way, counters) = (VecDeque::new(), LineCounters::default());
-        Self { options, under_way, busy_until: Instant::ZERO, counters }
+        let (under_way, counters) = (BTreeMap::new(), LineCounters::default());
+        let chance = Rng::with_seed(options.seed);
+        Self { options, under_way, forwarded: 0, arrived: 0, busy_until: Instant::ZERO, chance, counters }
     }
 
     /// Takes in a frame.
     pub fn push(&mut self, now: Instant, frame: &[u8]) {
         self.counters.frames += 1;
-        let has_room = frame.len() <= FRAME_LEN_MAX && self.under_way.len() < FRAMES_MAX;
-        let Some(sent) = self.sent_at(now, frame.len()).filter(|_| has_room) else {
-            self.counters.overflow += 1;
+        if self.happens(self.options.loss_ppm) {
+            self.counters.lost += 1;
             return;
-        };
-        self.busy_until = sent;
-        self.under_way.push_back((sent + Duration::from_micros(self.options.delay_us), frame.to_vec()));
+        }
+        self.forward(now, frame);
+        if self.happens(self.options.duplicate_ppm) {
+            self.counters.doubled += 1;
+            self.forward(now, frame);
+        }
     }
 
     /// The next frame whose time has come.
     pub fn pop(&mut self, now: Instant) -> Option<Vec<u8>> {
-        let (_, frame) = self.under_way.pop_front_if(|(at, _)| *at <= now)?;
+        let next = self.under_way.first_entry().filter(|next| next.key().0 <= now)?;
+        let ((_, number), frame) = next.remove_entry();
+        self.counters.overtaken += u64::from(number < self.arrived);
+        self.arrived = self.arrived.max(number);
         self.counters.delivered += 1;
         Some(frame)
     }
@@ -95,13 +125,33 @@ impl Line {
     /// When [`Line::pop`] will have something; `None` while nothing is under way.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.under_way.front().map(|(at, _)| *at)
+        self.under_way.first_key_value().map(|((at, _), _)| *at)
     }
 
     /// What it did so far.
     #[must_use]
     pub const fn counters(&self) -> LineCounters {
         self.counters
+    }
+
+    fn forward(&mut self, now: Instant, frame: &[u8]) {
+        let has_room = frame.len() <= FRAME_LEN_MAX && self.under_way.len() < FRAMES_MAX;
+        let Some(sent) = self.sent_at(now, frame.len()).filter(|_| has_room) else {
+            self.counters.overflow += 1;
+            return;
+        };
+        self.busy_until = sent;
+        let (least, most) = self.options.reorder_us;
+        let longer_us =
+            if self.happens(self.options.reorder_ppm) { self.chance.u64(least..=most.max(least)) } else { 0 };
+        let arrives = sent + Duration::from_micros(self.options.delay_us + longer_us);
+        self.forwarded += 1;
+        self.under_way.insert((arrives, self.forwarded), frame.to_vec());
+    }
+
+    /// Whether something happens that happens to so many frames of a million.
+    fn happens(&mut self, ppm: u32) -> bool {
+        ppm > 0 && self.chance.u32(..MILLION) < ppm
     }
 
     /// When the last bit of a frame that comes now leaves the link; `None` if it would wait too long.
@@ -198,7 +248,7 @@ mod tests {
     #[test]
     fn a_limited_link_sends_one_frame_after_the_other_and_drops_what_would_wait_too_long() {
         // 125 bytes at 1 Mbit/s take 1 ms; 2 ms of waiting are room for three frames at once.
-        let options = LineOptions { rate_bps: 1_000_000, queue_us: 2_000, delay_us: 500 };
+        let options = LineOptions { rate_bps: 1_000_000, queue_us: 2_000, delay_us: 500, ..LineOptions::default() };
         let mut line = Line::new(options);
         (0..5).for_each(|_| line.push(Instant::ZERO, &[0; 125]));
         assert_eq!(line.counters().overflow, 2);
@@ -209,6 +259,30 @@ mod tests {
         assert_eq!(times, [1_500, 2_500, 3_500]);
         line.push(at(10_000), &[0; 125]);
         assert_eq!(line.poll_timeout(), Some(at(11_500)));
+    }
+
+    #[test]
+    fn frames_are_lost_doubled_and_overtaken_as_often_as_the_line_is_told_and_each_time_the_same_ones() {
+        let options =
+            LineOptions { loss_ppm: 10_000, duplicate_ppm: 20_000, reorder_ppm: 50_000, ..LineOptions::default() };
+        let play = |options| {
+            let (mut line, mut out) = (Line::new(options), Vec::new());
+            for number in 0..10_000_u64 {
+                line.push(at(number * 1_000), &number.to_be_bytes());
+                out.extend(std::iter::from_fn(|| line.pop(at(number * 1_000))));
+            }
+            out.extend(std::iter::from_fn(|| line.pop(at(u64::MAX / 1_000))));
+            (line.counters(), out)
+        };
+        let (did, out) = play(options);
+        assert!((50..200).contains(&did.lost), "{did:?}");
+        assert!((100..400).contains(&did.doubled), "{did:?}");
+        assert!((250..1_000).contains(&did.overtaken), "{did:?}");
+        assert_eq!(did.delivered, did.frames - did.lost + did.doubled);
+        assert_eq!(out.len() as u64, did.delivered);
+        assert_eq!(play(options), (did, out));
+        let perfect = play(LineOptions::default()).0;
+        assert_eq!((perfect.lost, perfect.doubled, perfect.overtaken), (0, 0, 0));
     }
 
     #[test]

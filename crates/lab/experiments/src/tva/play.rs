@@ -159,7 +159,7 @@ impl<'a> Stage<'a> {
     fn build(binary: Binary, options: &'a Options) -> Result<Self, LabError> {
         let lab = options.family.plan(site::plan()?).build()?;
         let mut stage = Self { options, lab, binary, _standing: Vec::new() };
-        let down = LineOptions { delay_us: DELAY_US, rate_bps: WIRE_BPS, queue_us: QUEUE_US };
+        let down = LineOptions { delay_us: DELAY_US, rate_bps: WIRE_BPS, queue_us: QUEUE_US, ..LineOptions::default() };
         let up = LineOptions { delay_us: DELAY_US, ..LineOptions::default() };
         let link = EmulateSpec { a: "up".into(), b: "down".into(), a_to_b: down, b_to_a: up, seconds: FOREVER_S };
         let serve =

@@ -3,6 +3,7 @@
 mod called;
 mod calls;
 mod lasting;
+mod load;
 mod relayed;
 mod restarts;
 mod without;

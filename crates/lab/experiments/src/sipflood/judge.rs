@@ -298,7 +298,7 @@ mod tests {
 
     fn options() -> FloodOptions {
         let (only, over, datapath) = (None, None, "packet".to_owned());
-        FloodOptions { only, over, short: false, per_s: 100_000, datapath, seed: 1, mutant: Mutant::None }
+        FloodOptions { only, over, short: false, rounds: 1, per_s: 100_000, datapath, seed: 1, mutant: Mutant::None }
     }
 
     fn good() -> Played {

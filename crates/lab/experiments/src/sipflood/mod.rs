@@ -44,6 +44,9 @@ pub struct FloodOptions {
     /// Some of the floods, for a few seconds each.
     #[arg(long)]
     pub short: bool,
+    /// Play all of them so often, one after the other: what grows from one time to the next is a leak.
+    #[arg(long, default_value_t = 1)]
+    pub rounds: u32,
     /// Messages a second of each flood; less where one processor cannot make so many.
     #[arg(long, default_value_t = 100_000)]
     pub per_s: u64,

@@ -100,7 +100,7 @@ pub fn run(binary: &Binary, options: &FloodOptions, tell: &mut dyn FnMut(&str)) 
         scene.touch(case, *over)?;
     }
     before.insert(MEMORY.to_owned(), scene.resident()?);
-    for (case, over) in &chosen {
+    for (case, over) in (0..options.rounds).flat_map(|_| &chosen) {
         tell(&format!("{} over {}: {}", case.name, over.name(), case.about));
         let mut played = scene.play(case, *over)?;
         judge(&mut report, (case, *over), options, &mut played);

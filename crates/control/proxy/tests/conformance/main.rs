@@ -12,6 +12,7 @@ mod flows;
 mod hiding;
 mod inbound;
 mod invite;
+mod keep_alives;
 mod lasting;
 mod messages;
 mod passing;

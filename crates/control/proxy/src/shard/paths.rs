@@ -201,7 +201,7 @@ pub(super) fn by_path(
     if let Some((verdict, why)) = bar(cx, service, &reached) {
         return Some(Err((reached.user, verdict, why)));
     }
-    let target = Target { flow: reached.flow, uri, routes: Vec::new(), q: 0 };
+    let target = Target { flow: reached.flow, uri, routes: Vec::new(), q: 0, others: Vec::new() };
     Some(Ok((reached.user, target)))
 }
 

@@ -253,6 +253,14 @@ impl Exchanges {
             }
             return is_sent;
         }
+        // Nobody there has answered: what else comes from a telephone is its word for all of its flows (RFC 5626 section 7).
+        if (matches!(code, 408 | 430) || cx.is_undelivered)
+            && let Some((inbound, next)) = self.forks.flow_failed(id)
+        {
+            self.transactions.wait(cx.now.instant, id.owed);
+            try_targets(cx, self, id, &inbound, vec![next]);
+            return false;
+        }
         match self.forks.refused(id.owed, code, &cx.scratch) {
             Refusal::Answer => return self.transactions.respond(cx, id.owed, code),
             Refusal::Best(code, answer) => {

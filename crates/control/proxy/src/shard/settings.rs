@@ -104,6 +104,8 @@ pub struct Settings {
     pub shard: u8,
     /// Longest registration of an agent, in seconds.
     pub registration_secs_max: u32,
+    /// A connection over which nothing comes for so many seconds is closed.
+    pub connection_idle_s: u32,
     /// Registrations of telephones.
     pub phones: Phones,
     /// Where users can be called, of all shards.

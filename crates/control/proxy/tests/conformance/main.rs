@@ -15,6 +15,7 @@ mod invite;
 mod keep_alives;
 mod lasting;
 mod messages;
+mod outbound;
 mod passing;
 mod registrations;
 mod relayed_registrations;

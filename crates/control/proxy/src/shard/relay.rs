@@ -188,7 +188,7 @@ impl Exchanges {
         let record_routes = caller.map_or_else(Vec::new, |caller| {
             let service = admitted.service.name.clone();
             let route = Route { call: admitted.call, service, client: relay.client, caller: relay.direction.sender() };
-            cx.record_routes(&route, caller, [relay.hop.listener, flow.listener])
+            cx.record_routes(&route, caller, [relay.hop, *flow])
         });
         let onward = Onward {
             message: &message,
@@ -417,7 +417,7 @@ impl Exchanges {
             }
         };
         let is_services = direction == Direction::ToService;
-        let contact = if is_services { cx.answer_contact(message, flow, to.listener) } else { None };
+        let contact = if is_services { cx.answer_contact(message, flow, to) } else { None };
         let contact = contact.as_deref().map(|value| ("Contact", value));
         let response = ForwardResponse {
             response: message,
@@ -502,7 +502,7 @@ impl Exchanges {
         if message.lists(HeaderName::Require, b"100rel") {
             return;
         }
-        let contact = cx.answer_contact(message, relay.hop, flow.listener);
+        let contact = cx.answer_contact(message, relay.hop, *flow);
         let contact = contact.as_deref().map(|value| ("Contact", value));
         let body = Some(NewBody { content_type: b"", bytes: b"" });
         let response = ForwardResponse { response: message, remove: HIDDEN, add: contact.as_slice(), body };
@@ -563,7 +563,7 @@ pub(super) fn forwarded(
     let makes = Makes::of(message);
     let record_routes = match makes {
         Makes::Nothing => Vec::new(),
-        _ => cx.record_routes(&route, caller, [hop.flow.listener, flow.listener]),
+        _ => cx.record_routes(&route, caller, [hop.flow, flow]),
     };
     let record_routes: Vec<&[u8]> = record_routes.iter().map(String::as_bytes).collect();
     let identity = peers::identity(cx, &admitted.user, message);
@@ -586,7 +586,7 @@ pub(super) fn forwarded(
     let request = ForwardRequest {
         request: message,
         source: flow.peer,
-        via: cx.settings.via(hop.flow.listener, &branch),
+        via: cx.settings.via(hop.flow, &branch),
         uri: uri.as_deref(),
         record_routes: &record_routes,
         remove_routes: cx.settings.own_routes(message),

@@ -4,6 +4,7 @@
 mod allocation;
 #[path = "../../../../protocol/sip/tests/torture/answers.rs"]
 mod answers;
+mod behind_nat;
 mod checks;
 mod credentials;
 mod dialog;

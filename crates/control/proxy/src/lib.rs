@@ -36,4 +36,4 @@ pub use shard::{
 };
 pub use stories::{Happened, Stories, Who, Why};
 pub use traces::{Traces, TracesFull};
-pub use transmits::{ConnectionId, Flow, Listening, Transmits};
+pub use transmits::{ConnectionId, Flow, Listening, Transmits, is_private};

@@ -108,8 +108,10 @@ labelled! {
     Count {
         /// Datagrams received.
         Datagrams = "datagrams",
-        /// Empty or CRLF datagrams and STUN keep-alives.
+        /// Empty or CRLF datagrams and STUN Binding requests.
         Keepalives = "keepalives",
+        /// STUN that is no Binding request, contradicts itself, or came over a connection.
+        StunDropped = "stun_dropped",
         /// Datagrams that are no SIP message.
         Garbage = "garbage",
         /// Responses passed back towards a caller.

@@ -14,21 +14,38 @@ use crate::links::Links;
 pub struct Listening {
     /// What carries the messages.
     pub transport: Transport,
-    /// The address as peers know it.
+    /// The local address.
     pub address: SocketAddr,
+    /// The address that a NAT in front makes into it, if there is one: peers beyond the NAT know this one.
+    pub advertise: Option<SocketAddr>,
 }
 
 impl Listening {
     /// A socket of any transport.
     #[must_use]
     pub const fn new(transport: Transport, address: SocketAddr) -> Self {
-        Self { transport, address }
+        Self { transport, address, advertise: None }
+    }
+
+    /// The same behind a NAT, if one makes this address into it.
+    #[must_use]
+    pub const fn behind(self, advertise: Option<SocketAddr>) -> Self {
+        Self { advertise, ..self }
     }
 
     /// A UDP socket.
     #[must_use]
     pub const fn udp(address: SocketAddr) -> Self {
-        Self { transport: Transport::Udp, address }
+        Self::new(Transport::Udp, address)
+    }
+}
+
+/// Whether an address means nothing beyond a NAT (RFC 1918, RFC 4193, loopback and link-local).
+#[must_use]
+pub fn is_private(ip: IpAddr) -> bool {
+    match ip.to_canonical() {
+        IpAddr::V4(ip) => ip.is_private() || ip.is_loopback() || ip.is_link_local(),
+        IpAddr::V6(ip) => ip.is_unique_local() || ip.is_loopback() || ip.is_unicast_link_local(),
     }
 }
 

@@ -13,7 +13,7 @@ use sluicegate_policy::PerUser;
 use sluicegate_store::audit;
 
 use crate::{holder::KeyHolder, overload::OverloadControl, streams::Connections, tls::TlsFiles};
-use sluicegate_proxy::{DigestName, Phones, Tables};
+use sluicegate_proxy::{DigestName, Listening, Phones, Tables, is_private};
 use sluicegate_sip::message::Transport;
 
 /// Most listening addresses.
@@ -44,9 +44,37 @@ pub struct Listen {
     pub transport: Transport,
     /// The address.
     pub address: SocketAddr,
+    /// The address that a NAT in front of the host makes into it.
+    pub advertise: Option<SocketAddr>,
 }
 
 impl Listen {
+    /// A local address.
+    #[must_use]
+    pub const fn new(transport: Transport, address: SocketAddr) -> Self {
+        Self { transport, address, advertise: None }
+    }
+
+    /// The same with what it is advertised as: its own word for that, or else the first of `all` that a NAT makes into it which
+    /// keeps ports. What is no private address is behind no NAT.
+    #[must_use]
+    pub fn advertised(self, all: &[SocketAddr]) -> Self {
+        let is_meant = |outside: &&SocketAddr| {
+            is_private(self.address.ip())
+                && outside.port() == self.address.port()
+                && outside.is_ipv4() == self.address.is_ipv4()
+        };
+        Self { advertise: self.advertise.or_else(|| all.iter().find(is_meant).copied()), ..self }
+    }
+
+    /// Whether peers can know it by its advertised address, if it has one.
+    fn may_advertise(&self) -> bool {
+        self.advertise.is_none_or(|outside| {
+            let is_address = !outside.ip().is_unspecified() && !outside.ip().is_multicast() && outside.port() != 0;
+            is_address && outside.is_ipv4() == self.address.is_ipv4()
+        })
+    }
+
     /// Whether it needs a certificate.
     #[must_use]
     pub fn is_tls(&self) -> bool {
@@ -60,6 +88,12 @@ impl Listen {
     }
 }
 
+impl From<&Listen> for Listening {
+    fn from(listen: &Listen) -> Self {
+        Self::new(listen.transport, listen.address).behind(listen.advertise)
+    }
+}
+
 impl FromStr for Listen {
     type Err = ConfigError;
 
@@ -67,7 +101,7 @@ impl FromStr for Listen {
         let read = || {
             let (name, address) = text.split_once('/')?;
             let transport = Transport::named(name.as_bytes()).filter(|transport| transport.param() == name)?;
-            Some(Self { transport, address: address.parse().ok()? })
+            Some(Self::new(transport, address.parse().ok()?))
         };
         read().ok_or_else(|| ConfigError::Listen(text.to_owned()))
     }
@@ -167,7 +201,7 @@ impl Config {
             keyholder: KeyHolder::Thread { directory: crate::holder::directory(&state_dir) },
             state_dir,
             advertise: Vec::new(),
-            listen: vec![Listen { transport: Transport::Udp, address: listen }],
+            listen: vec![Listen::new(Transport::Udp, listen)],
             tls: None,
             connections: Connections::default(),
             realm: realm.to_owned(),
@@ -210,7 +244,11 @@ impl Config {
             if listen.address.ip().is_unspecified() || listen.address.ip().is_multicast() {
                 errors.push(ConfigError::ListenAddress(*listen));
             }
-            if self.listen.iter().take(index).any(|earlier| earlier == listen && listen.address.port() != 0) {
+            if !listen.may_advertise() {
+                errors.push(ConfigError::Advertise(*listen));
+            }
+            let is_same = |earlier: &Listen| (earlier.transport, earlier.address) == (listen.transport, listen.address);
+            if self.listen.iter().take(index).any(is_same) && listen.address.port() != 0 {
                 errors.push(ConfigError::ListenTwice(*listen));
             }
         }
@@ -326,6 +364,12 @@ pub enum ConfigError {
     /// An address that cannot stand in a SIP message.
     #[error("listen \"{0}\" is not an address that clients can answer to; write one address of this host per entry")]
     ListenAddress(Listen),
+    /// What it is advertised as can be no such address.
+    #[error(
+        "listen \"{0}\" is advertised as {outside}, where nobody reaches it; write the address and port that the NAT makes into it, of the same IP version",
+        outside = .0.advertise.map(|outside| outside.to_string()).unwrap_or_default()
+    )]
+    Advertise(Listen),
     /// The same address again.
     #[error("listen \"{0}\" is there twice; remove one")]
     ListenTwice(Listen),
@@ -400,6 +444,7 @@ mod tests {
         wrong.realm = "exa mple".into();
         let listen = ["udp/0.0.0.0:5060", "udp/0.0.0.0:5060", "tls/203.0.113.1:5061"];
         wrong.listen = listen.map(|text| text.parse().unwrap()).to_vec();
+        wrong.listen[0].advertise = Some("[2001:db8::1]:5060".parse().unwrap());
         wrong.connections.idle_s = 0;
         wrong.digest = Vec::new();
         wrong.shards = 1000;
@@ -411,7 +456,7 @@ mod tests {
         wrong.tables.contacts_per_user_max = 31;
         wrong.phones.registration_s_min = 5;
         wrong.tables.transactions_max = TABLE_MAX + 1;
-        assert_eq!(wrong.check().unwrap_err().len(), 17);
+        assert_eq!(wrong.check().unwrap_err().len(), 18);
     }
 
     #[test]
@@ -423,5 +468,20 @@ mod tests {
             let error = text.parse::<Listen>().unwrap_err().to_string();
             assert!(error.contains("\"udp/203.0.113.1:5060\""), "{text}");
         }
+    }
+    #[test]
+    fn a_listener_is_advertised_as_it_says_or_as_all_are_whose_port_a_nat_keeps() {
+        let all = ["198.51.100.1:5060", "[2001:db8::1]:5060", "198.51.100.2:5060"].map(|text| text.parse().unwrap());
+        for (listen, expected) in [
+            ("udp/10.0.0.5:5060", Some(all[0])),
+            ("tcp/[fd00::5]:5060", Some(all[1])),
+            ("tls/10.0.0.5:5061", None),
+            ("udp/203.0.113.1:5060", None),
+        ] {
+            assert_eq!(listen.parse::<Listen>().unwrap().advertised(&all).advertise, expected, "{listen}");
+        }
+        let own = "198.51.100.9:443".parse().unwrap();
+        let named = Listen { advertise: Some(own), ..Listen::new(Transport::Tls, "10.0.0.5:5061".parse().unwrap()) };
+        assert_eq!(named.advertised(&all).advertise, Some(own));
     }
 }

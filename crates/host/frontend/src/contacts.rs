@@ -13,6 +13,7 @@ use std::{
 use sluicegate_api::ContactStatus;
 use sluicegate_policy::Policy;
 use sluicegate_proxy::{Contact, Contacts, Flow, Listening, Locations, Tables};
+use sluicegate_sip::message::Transport;
 use sluicegate_store::{CONTACT_RECORDS_MAX, ContactLog, KeptContact, KeptUser, KeptUsers, StoreError};
 use sluicegate_wire::{Instant, Pace, UnixTime};
 
@@ -190,7 +191,7 @@ fn epoch(now: Instant, unix: UnixTime) -> u64 {
 /// A contact as it is written down. A connection ends with the process, and what is reached over it with that.
 fn kept(contact: &Contact, listening: &[Listening], (now, unix): (Instant, UnixTime)) -> Option<KeptContact> {
     let Flow { listener, peer, connection: None } = contact.flow else { return None };
-    let own = listening.get(usize::from(listener)).filter(|own| **own == Listening::udp(own.address))?.address;
+    let own = listening.get(usize::from(listener)).filter(|own| own.transport == Transport::Udp)?.address;
     Some(KeptContact {
         own,
         peer,
@@ -207,7 +208,7 @@ fn kept(contact: &Contact, listening: &[Listening], (now, unix): (Instant, UnixT
 
 /// A contact as it was, if there still is the address that it is reached from; `at` is the Unix second that counts.
 fn contact(kept: KeptContact, listening: &[Listening], (now, at): (Instant, u64)) -> Option<Contact> {
-    let listener = listening.iter().position(|own| *own == Listening::udp(kept.own))?;
+    let listener = listening.iter().position(|own| own.transport == Transport::Udp && own.address == kept.own)?;
     let left = kept.expires_at.saturating_sub(at).min(kept.granted_s.into());
     Some(Contact {
         flow: Flow::datagrams(u8::try_from(listener).ok()?, kept.peer),

@@ -255,7 +255,8 @@ impl Opened {
         let (events, shard_events) = mpsc::channel(EVENTS_MAX);
         let stop = Arc::new(AtomicBool::new(false));
         let guesses = Arc::new(guesses(&secrets));
-        let contacts = Arc::new(contacts.restore(clock, &config.tables, listening(&addresses), &policy));
+        let listening = addresses.iter().map(Listening::from).collect();
+        let contacts = Arc::new(contacts.restore(clock, &config.tables, listening, &policy));
         let traces = Arc::default();
         let outages = Arc::default();
         let common =
@@ -436,10 +437,6 @@ fn guesses(secrets: &Secrets) -> Guesses {
     Guesses::new(sluicegate_proxy::derive(&secrets.start, b"guesses").first_chunk().copied().unwrap_or_default())
 }
 
-fn listening(addresses: &[Listen]) -> Vec<Listening> {
-    addresses.iter().map(|Listen { transport, address }| Listening::new(*transport, *address)).collect()
-}
-
 fn settings(config: &Config, common: &Common, (shard, overload): (u8, Overload), addresses: &[Listen]) -> Settings {
     let secrets = &common.secrets;
     let public = secrets.issuer.public().id();
@@ -447,12 +444,13 @@ fn settings(config: &Config, common: &Common, (shard, overload): (u8, Overload),
     Settings {
         realm: config.realm.clone(),
         algorithms: config.digest.clone(),
-        listening: listening(addresses),
+        listening: addresses.iter().map(Listening::from).collect(),
         // Nonces of different frontends must not be taken for each other's; the MAC sees to it where this does not.
         replica: u16::from_be_bytes([public[0], public[1]]),
         boot: u32::try_from(secrets.boot_id & u64::from(u32::MAX)).unwrap_or_default(),
         shard,
         registration_secs_max: config.registration_secs_max,
+        connection_idle_s: config.connections.idle_s,
         phones: config.phones,
         locations: Arc::clone(&common.contacts.locations),
         dialog_requests_per_s: config.dialog_requests_per_s,

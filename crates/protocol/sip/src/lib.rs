@@ -18,6 +18,7 @@ pub mod nonce;
 pub mod replay;
 pub mod sdp;
 pub mod stream;
+pub mod stun;
 pub mod transaction;
 pub mod ua;
 pub mod uri;

@@ -91,6 +91,7 @@ proptest! {
     fn random_bytes_panic_nothing(bytes in vec(any::<u8>(), 0..400)) {
         exercise::message(&bytes);
         exercise::stream(&bytes);
+        exercise::stun(&bytes);
         exercise::uri(&bytes);
         exercise::sdp(&bytes);
         exercise::digest(&bytes);

@@ -328,9 +328,13 @@ fn frontend_plan(
     role: Role,
 ) -> Option<sluicegate_frontend::Config> {
     let mut listen: Vec<Listen> = Vec::new();
-    for text in &frontend.listen {
+    for entry in &frontend.listen {
         let hint = "write udp/ADDRESS:PORT, tcp/ADDRESS:PORT or tls/ADDRESS:PORT";
-        listen.extend(report.parse::<Listen>(&["frontend", "listen"], text, hint));
+        let own = report.parse::<Listen>(&["frontend", "listen"], &entry.on, hint);
+        listen.extend(own.map(|own| {
+            let advertise = entry.advertise.as_ref().and_then(|text| advertised(report, text));
+            Listen { advertise, ..own }.advertised(&frontend.advertise)
+        }));
     }
     if role == Role::Frontend && frontend.feed.is_none() {
         let hint = "add feed = \"ADDRESS:7443\", an address of this host that gates can dial";
@@ -392,6 +396,17 @@ fn frontend_plan(
         report.error(&[section, &field], text, "");
     }
     Some(config)
+}
+
+/// What a NAT makes into an address of ours.
+fn advertised(report: &mut Report<'_>, text: &str) -> Option<SocketAddr> {
+    let address = text.parse().ok();
+    if address.is_none() {
+        let what = format!("advertise = {text:?} is no address and port");
+        let hint = "write what the NAT makes into this address, such as \"198.51.100.1:5060\"";
+        report.error(&["frontend", "listen"], what, hint);
+    }
+    address
 }
 
 /// Whether the certificates of SIP over TLS can be used, and are.

@@ -7,7 +7,10 @@ use std::{
     time::Duration,
 };
 
-use serde::Deserialize;
+use serde::{
+    Deserialize, Deserializer,
+    de::{MapAccess, Visitor, value::MapAccessDeserializer},
+};
 use sluicegate_api::{Enforcement, Role as Place};
 use sluicegate_frontend::{Connections, GateSite, OverloadControl, TlsFiles};
 use sluicegate_gate::{Algorithm, Backend, Carriage, EdgePolicy, Merge, Renew, ServerConfig};
@@ -60,7 +63,7 @@ impl Default for Node {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Frontend {
     /// SIP addresses, such as `udp/203.0.113.1:5060`.
-    pub(crate) listen: Vec<String>,
+    pub(crate) listen: Vec<SipAddress>,
     /// Certificates of those that are of TLS.
     pub(crate) tls: Option<TlsFiles>,
     /// What each SIP thread spends on connections.
@@ -71,7 +74,7 @@ pub(crate) struct Frontend {
     /// Digest algorithms in the order they are offered.
     #[serde(default = "digest_default")]
     pub(crate) digest: Vec<DigestName>,
-    /// Further addresses that agents dial, where a NAT stands in front, such as `198.51.100.1:5060`.
+    /// Addresses that are dialled where a NAT stands in front, such as `198.51.100.1:5060`.
     #[serde(default)]
     pub(crate) advertise: Vec<SocketAddr>,
     /// Where gates dial in; needed by `frontend`, chosen by `up`.
@@ -103,6 +106,44 @@ pub(crate) struct Frontend {
     /// Sizes of each SIP thread's tables.
     #[serde(default)]
     pub(crate) tables: Tables,
+}
+
+/// Where SIP is taken: `"udp/10.0.0.5:5060"`, or `{ on = "udp/10.0.0.5:5060", advertise = "198.51.100.1:5060" }` behind a NAT.
+#[derive(Debug)]
+pub(crate) struct SipAddress {
+    pub(crate) on: String,
+    pub(crate) advertise: Option<String>,
+}
+
+impl<'de> Deserialize<'de> for SipAddress {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(ReadSipAddress)
+    }
+}
+
+struct ReadSipAddress;
+
+impl<'de> Visitor<'de> for ReadSipAddress {
+    type Value = SipAddress;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("\"udp/ADDRESS:PORT\" or { on = \"udp/ADDRESS:PORT\", advertise = \"ADDRESS:PORT\" }")
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<SipAddress, E> {
+        Ok(SipAddress { on: text.to_owned(), advertise: None })
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<SipAddress, A::Error> {
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Behind {
+            on: String,
+            advertise: String,
+        }
+        let Behind { on, advertise } = Behind::deserialize(MapAccessDeserializer::new(map))?;
+        Ok(SipAddress { on, advertise: Some(advertise) })
+    }
 }
 
 /// What a key holder on another host issues.
@@ -257,9 +298,9 @@ pub(crate) struct LocalEntry {
 }
 
 /// `true` (the outside), `false`, `"inside"`, `"outside"`, or a list of the two.
-fn boundary<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<[bool; 2]>, D::Error> {
+fn boundary<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<[bool; 2]>, D::Error> {
     struct Boundary;
-    impl<'de> serde::de::Visitor<'de> for Boundary {
+    impl<'de> Visitor<'de> for Boundary {
         type Value = Option<[bool; 2]>;
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -305,9 +346,9 @@ const fn backend_default() -> Backend {
 }
 
 /// One address, or a list of them.
-fn one_or_many<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec<IpAddr>, D::Error> {
+fn one_or_many<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<IpAddr>, D::Error> {
     struct Addresses;
-    impl<'de> serde::de::Visitor<'de> for Addresses {
+    impl<'de> Visitor<'de> for Addresses {
         type Value = Vec<IpAddr>;
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -331,7 +372,7 @@ fn one_or_many<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec<
     deserializer.deserialize_any(Addresses)
 }
 
-fn backend<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Backend, D::Error> {
+fn backend<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Backend, D::Error> {
     let text = String::deserialize(deserializer)?;
     match text.as_str() {
         "auto" => Ok(Backend::Auto),

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use sluicegate_sip::{
     message::{HeaderName, Message, Method, Rport, part, part_range},
     sdp::Session,
+    stun::BindingRequest,
     write::{Response, with_part},
 };
 
@@ -135,6 +136,22 @@ impl Context {
         self.metrics.request(asked.kind, outcome);
         self.write_answer(asked.flow, asked.message, code, &[]);
         self.out.push(answer_flow(asked.flow, asked.message), &self.scratch);
+    }
+
+    /// A Binding request of STUN (RFC 5626 section 8) is told where it came from, as one answer of those that strangers get. Datagrams
+    /// alone: a connection is kept by line breaks.
+    pub(super) fn answer_stun(&mut self, flow: Flow, datagram: &[u8]) {
+        const { assert!(BindingRequest::ANSWER_LEN_MAX <= AMPLIFICATION_MAX * BindingRequest::LEN_MIN) };
+        let Some(request) = BindingRequest::parse(datagram).ok().filter(|_| flow.connection.is_none()) else {
+            return self.metrics.one(Count::StunDropped);
+        };
+        self.metrics.one(Count::Keepalives);
+        let Some(charged) = self.unproved.admit(self.now.instant, flow.peer.ip()) else {
+            return self.metrics.one(Count::AnswersTooMany);
+        };
+        request.answer(flow.peer, &mut self.scratch);
+        self.unproved.charge(charged, self.scratch.len());
+        self.out.push(flow, &self.scratch);
     }
 
     /// Writes an answer to `scratch`; one of 503 says when to try again.

@@ -246,7 +246,7 @@ impl Authenticator {
     fn handshake(&mut self, cx: &Context, asked: Asked<'_>, claim: &AgentClaim) -> Result<AgentSession, SignInError> {
         let (settings, message) = (&cx.settings, asked.message);
         let hello = Hello::of(message)?;
-        if !settings.addresses().chain(settings.advertise.iter().copied()).any(|own| own == hello.dialled) {
+        if !settings.dialled().any(|own| own == hello.dialled) {
             return Err(SignInError::Handshake);
         }
         let seed = super::derive(&self.ephemerals, b"key");

@@ -274,11 +274,12 @@ impl Context {
         self.keys.branch(self.settings.shard, number, came)
     }
 
-    /// Our Record-Route values of a request that begins a call: one for each side where they have listeners of their own, that
-    /// of the side which it goes to on top (RFC 5658 section 4).
-    pub(super) fn record_routes(&self, route: &Route, caller: Caller<'_>, [far, near]: [u8; 2]) -> Vec<String> {
-        let value = |listener| self.keys.record_route((&self.settings.place(listener), self.now.unix), route, caller);
-        if far == near { vec![value(near)] } else { vec![value(far), value(near)] }
+    /// Our Record-Route values of a request that begins a call: one for each side where they know us by addresses of
+    /// their own, that of the side which it goes to on top (RFC 5658 section 4).
+    pub(super) fn record_routes(&self, route: &Route, caller: Caller<'_>, sides: [Flow; 2]) -> Vec<String> {
+        let [far, near] = sides.map(|side| self.settings.place(side));
+        let value = |place: &str| self.keys.record_route((place, self.now.unix), route, caller);
+        if far == near { vec![value(&near)] } else { vec![value(&far), value(&near)] }
     }
 
     /// A call id that no one can guess and no other shard or start makes.

@@ -55,7 +55,7 @@ impl Exchanges {
         let Admitted { service, call, renewal, agent, .. } = admitted;
         let sdp = media::answer(&offer, &opening.opened(), service.address, call, cx.now.unix.0);
         let tag = cx.keys.to_tag(call, cx.settings.shard, flow);
-        let contact = format!("<sip:{}@{}>", service.name, cx.settings.place(flow.listener));
+        let contact = format!("<sip:{}@{}>", service.name, cx.settings.place(flow));
         let mut headers = Response::to(&request, 200)
             .source(flow.peer)
             .to_tag(tag.as_bytes())

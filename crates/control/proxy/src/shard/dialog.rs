@@ -442,7 +442,7 @@ fn service_tag<'m>(asked: Asked<'m>, direction: Direction) -> Option<&'m [u8]> {
 /// Passes the response to a request on that was forwarded without state.
 pub(super) fn pass_back(cx: &mut Context, from: Flow, message: &Message<'_>, (direction, to): (Direction, Flow)) {
     let is_services = direction == Direction::ToService;
-    let contact = if is_services { cx.answer_contact(message, from, to.listener) } else { None };
+    let contact = if is_services { cx.answer_contact(message, from, to) } else { None };
     let remove = if is_services { HIDDEN } else { &HIDDEN[..2] };
     let add = contact.as_deref().map(|value| ("Contact", value));
     let body = with_closed_session(message, cx.settings.address(0).ip()).filter(|_| is_services);

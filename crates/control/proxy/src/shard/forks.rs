@@ -7,7 +7,7 @@ use sluicegate_policy::Service;
 use super::{exchanges::ExchangeId, transactions::Id};
 use crate::{locations::Contact, transmits::Flow};
 
-/// Most places that one request goes to.
+/// Most places that one request goes to. Where the flow to one has failed, that one may be another of the same telephone.
 pub(super) const TARGETS_MAX: usize = 8;
 
 /// One place that a request may go to.
@@ -20,12 +20,18 @@ pub(super) struct Target {
     pub(super) routes: Vec<Vec<u8>>,
     /// Places of the same rank are tried at the same time, higher ones first.
     pub(super) q: u16,
+    /// Where the same telephone is reached if this flow has failed (RFC 5626 section 7).
+    pub(super) others: Vec<Self>,
 }
 
-impl From<&Contact> for Target {
-    fn from(contact: &Contact) -> Self {
-        let Contact { flow, uri, route, q, .. } = contact;
-        Self { flow: *flow, uri: uri.clone(), routes: route.clone(), q: *q }
+impl Target {
+    /// A telephone that has these flows, of which the first is to be tried first.
+    pub(super) fn of_flows(flows: &[Arc<Contact>]) -> Option<Self> {
+        let mut targets = flows.iter().map(|contact| {
+            let Contact { flow, uri, route, q, .. } = &**contact;
+            Self { flow: *flow, uri: uri.clone(), routes: route.clone(), q: *q, others: Vec::new() }
+        });
+        targets.next().map(|first| Self { others: targets.collect(), ..first })
     }
 }
 
@@ -51,6 +57,8 @@ struct Fork {
     inbound: Inbound,
     /// Places to be tried after these, best first.
     later: Vec<Target>,
+    /// Other flows of those telephones that branches went to, by branch.
+    others: Vec<(u8, Vec<Target>)>,
     /// Branches that were begun.
     begun: u8,
     /// Of these, those without a final answer.
@@ -82,7 +90,7 @@ impl Forks {
         targets.sort_by_key(|target| std::cmp::Reverse(target.q));
         targets.truncate(TARGETS_MAX);
         let first = group(&mut targets, inbound.breadth);
-        self.0.insert(owed, Fork { inbound, later: targets, begun: 0, running: 0, best: None });
+        self.0.insert(owed, Fork { inbound, later: targets, others: Vec::new(), begun: 0, running: 0, best: None });
         first
     }
 
@@ -91,12 +99,15 @@ impl Forks {
         self.0.len()
     }
 
-    /// Begins one more branch.
-    pub(super) fn branch(&mut self, owed: Id) -> ExchangeId {
+    /// Begins one more branch; where else it may go is kept here.
+    pub(super) fn branch(&mut self, owed: Id, target: &mut Target) -> ExchangeId {
         let Some(fork) = self.0.get_mut(&owed) else { return owed.into() };
         let id = ExchangeId { owed, branch: fork.begun };
         fork.begun += 1;
         fork.running += 1;
+        if !target.others.is_empty() {
+            fork.others.push((id.branch, std::mem::take(&mut target.others)));
+        }
         id
     }
 
@@ -110,6 +121,7 @@ impl Forks {
     pub(super) fn close(&mut self, owed: Id) {
         if let Some(fork) = self.0.get_mut(&owed) {
             fork.later.clear();
+            fork.others.clear();
         }
     }
 
@@ -118,6 +130,16 @@ impl Forks {
         let branches = self.branches(owed);
         self.0.remove(&owed);
         branches
+    }
+
+    /// A branch ended without an answer of the telephone that it went to: it goes over that one's next flow, if there is one.
+    pub(super) fn flow_failed(&mut self, ExchangeId { owed, branch }: ExchangeId) -> Option<(Inbound, Target)> {
+        let fork = self.0.get_mut(&owed)?;
+        let at = fork.others.iter().position(|(of, _)| *of == branch)?;
+        let (_, mut others) = fork.others.swap_remove(at);
+        let next = others.remove(0);
+        fork.running = fork.running.saturating_sub(1);
+        Some((fork.inbound.clone(), Target { others, ..next }))
     }
 
     /// A branch was refused: the lowest class is best, but for a 6xx, which is for all (RFC 3261 section 16.7, 5 and 6).
@@ -130,6 +152,7 @@ impl Forks {
         fork.running = fork.running.saturating_sub(1);
         if code >= 600 {
             fork.later.clear();
+            fork.others.clear();
         }
         if fork.running > 0 {
             return Refusal::Wait;

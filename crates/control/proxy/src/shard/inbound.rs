@@ -70,7 +70,7 @@ pub(super) fn call_user(
         Some((_, target)) => vec![target.clone()],
         None => {
             let contacts = registrar.contacts(cx.now.instant, user, asked.message.as_bytes().len());
-            contacts.map(|contact| Target::from(&*contact)).collect()
+            contacts.filter_map(|flows| Target::of_flows(&flows)).collect()
         }
     };
     if targets.is_empty() {
@@ -119,7 +119,8 @@ pub(super) fn try_targets(
 ) {
     let breadth = inbound.breadth / u16::try_from(targets.len().max(1)).unwrap_or(u16::MAX);
     // All are counted before the first can fail.
-    let branches: Vec<_> = targets.into_iter().map(|target| (exchanges.forks.branch(id.owed), target)).collect();
+    let begin = |mut target| (exchanges.forks.branch(id.owed, &mut target), target);
+    let branches: Vec<_> = targets.into_iter().map(begin).collect();
     for (id, target) in branches {
         try_target(cx, exchanges, id, (inbound, breadth), target);
     }

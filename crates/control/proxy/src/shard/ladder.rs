@@ -4,6 +4,7 @@ use std::{convert::Infallible, sync::Arc};
 
 use sluicegate_sip::{
     message::{Essentials, HeaderName, Message, Method, ParseError, Peek, Start},
+    stun::is_stun,
     transaction::Received,
     uri::Uri,
 };
@@ -80,7 +81,8 @@ labelled! {
     Rung {
         /// Is it a distant gate's? Needs the bytes and their source. One look-up, and for those gates one SipHash over all of it.
         Seal = "seal",
-        /// Is it a keep-alive? Needs the first eight bytes, and all of them if they are line breaks.
+        /// Is it a keep-alive? Needs the first eight bytes, and all of them if they are line breaks or STUN, which has a short
+        /// answer.
         KeepAlive = "keep_alive",
         /// May it be an answer to a request of ours? Needs a [`Peek`], a few lines. One MAC, for responses only.
         Glance = "glance",
@@ -155,7 +157,7 @@ impl Shard {
     /// The ladder. A verdict that needs no more than a rung has found out goes behind that rung.
     fn climb(&mut self, flow: Flow, datagram: &[u8]) -> Passed<Infallible> {
         let datagram = self.unseal(flow, datagram)?;
-        self.skip_keep_alive(datagram)?;
+        self.take_keep_alive(flow, datagram)?;
         self.glance(datagram)?;
         let message = self.parse(flow, datagram)?;
         watch::note_received(&self.cx, flow, &message);
@@ -183,12 +185,15 @@ impl Shard {
         })
     }
 
-    fn skip_keep_alive(&self, datagram: &[u8]) -> Passed<()> {
-        if is_keepalive(datagram) {
+    fn take_keep_alive(&mut self, flow: Flow, datagram: &[u8]) -> Passed<()> {
+        if is_stun(datagram) {
+            self.cx.answer_stun(flow, datagram);
+        } else if are_line_breaks(datagram) {
             self.cx.metrics.one(Count::Keepalives);
-            return Err(Rung::KeepAlive);
+        } else {
+            return Ok(());
         }
-        Ok(())
+        Err(Rung::KeepAlive)
     }
 
     /// A flood of made-up responses costs no more than this.
@@ -335,8 +340,7 @@ impl Shard {
     }
 }
 
-/// Line breaks (RFC 5626 section 4.4.1), nothing at all, or STUN, which never begins like text.
-fn is_keepalive(datagram: &[u8]) -> bool {
-    let is_stun = datagram.len() >= 20 && datagram.get(4..8) == Some(&[0x21, 0x12, 0xa4, 0x42]);
-    is_stun || datagram.iter().all(|byte| matches!(byte, b'\r' | b'\n' | 0))
+/// Line breaks (RFC 5626 section 4.4.1), or nothing at all.
+fn are_line_breaks(datagram: &[u8]) -> bool {
+    datagram.iter().all(|byte| matches!(byte, b'\r' | b'\n' | 0))
 }

@@ -91,7 +91,7 @@ impl Leg {
         let request = Request {
             method,
             uri: &self.contact,
-            via: cx.settings.via(self.hop.listener, &branch),
+            via: cx.settings.via(self.hop, &branch),
             from: Party { uri: &self.from.0, tag: self.from.1.as_deref() },
             to: Party { uri: &self.to.0, tag: self.to.1.as_deref() },
             call_id: &self.call_id,

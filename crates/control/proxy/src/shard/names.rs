@@ -61,8 +61,7 @@ impl Settings {
     /// Whether a URI's host is the realm, or an address that we listen at or that a NAT makes into one.
     fn is_our_host(&self, uri: &Uri<'_>) -> bool {
         let address = uri.host.and_then(|host| host.address());
-        let mut own = self.addresses().chain(self.advertise.iter().copied());
-        uri.host_is(&self.realm) || address.is_some_and(|ip| own.any(|own| own.ip() == ip))
+        uri.host_is(&self.realm) || address.is_some_and(|ip| self.dialled().any(|own| own.ip() == ip))
     }
 
     /// How many of the first Route values are ours: one, or two where both sides of a call have their own (RFC 5658).
@@ -75,14 +74,14 @@ impl Settings {
     fn is_our_place(&self, uri: &Uri<'_>) -> bool {
         let host = uri.host.and_then(|host| host.address());
         let port = uri.port.unwrap_or(5060);
-        uri.host_is(&self.realm) || self.addresses().any(|own| Some(own.ip()) == host && own.port() == port)
+        uri.host_is(&self.realm) || self.places().any(|own| Some(own.ip()) == host && own.port() == port)
     }
 }
 
 impl Context {
     /// A service's Contact as a client may know it: the same user here, and behind it where that is inside, unless that is
     /// where the message came `from`. `None` if there is none that can be written so.
-    pub(super) fn outer_contact(&self, message: &Message<'_>, from: Flow, listener: u8) -> Option<Vec<u8>> {
+    pub(super) fn outer_contact(&self, message: &Message<'_>, from: Flow, to: Flow) -> Option<Vec<u8>> {
         let contact = message.contact().ok().flatten()?;
         let uri = Uri::parse(contact.uri).ok().filter(Uri::is_sip)?;
         let host = uri.host?;
@@ -93,14 +92,14 @@ impl Context {
         let place = place_of(&uri)?;
         let token = (!is_there).then(|| self.keys.hide(message.call_id().unwrap_or_default(), place.as_bytes()));
         let token = token.map(|token| format!(";{PLACE}={token}")).unwrap_or_default();
-        let outer = at(&uri, &self.settings.place(listener));
+        let outer = at(&uri, &self.settings.place(to));
         Some([b"<", &outer[..], token.as_bytes(), b">"].concat())
     }
 
     /// The Contact that a client is told of in a service's answer; where it redirects, those that can be dialled here.
-    pub(super) fn answer_contact(&self, message: &Message<'_>, from: Flow, listener: u8) -> Option<Vec<u8>> {
+    pub(super) fn answer_contact(&self, message: &Message<'_>, from: Flow, to: Flow) -> Option<Vec<u8>> {
         if message.status().is_none_or(|code| code / 100 != 3) {
-            return self.outer_contact(message, from, listener);
+            return self.outer_contact(message, from, to);
         }
         let contacts = message.contacts().filter_map(Result::ok).filter_map(|contact| self.dialled_contact(&contact));
         let contacts: Vec<_> = contacts.take(REDIRECTED_MAX).collect();

@@ -69,7 +69,7 @@ impl Onward<'_> {
             None => without_session(message),
         };
         let contact = match direction {
-            Direction::ToClient => cx.outer_contact(message, self.from, to.listener),
+            Direction::ToClient => cx.outer_contact(message, self.from, to),
             Direction::ToService => None,
         };
         let contact = contact.as_deref().map(|value| ("Contact", value));
@@ -84,7 +84,7 @@ impl Onward<'_> {
         let written = ForwardRequest {
             request: message,
             source: self.from.peer,
-            via: cx.settings.via(to.listener, branch),
+            via: cx.settings.via(to, branch),
             uri: Some(&hop.uri),
             record_routes: &record_routes,
             remove_routes: cx.settings.own_routes(message),

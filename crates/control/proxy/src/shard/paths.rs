@@ -84,7 +84,7 @@ pub(super) fn forwarded(
         start: to.connection.map_or(0, |_| cx.settings.boot),
         end: cx.now.unix.plus_secs(cx.settings.phones.registration_s_max.into()),
     };
-    let own = cx.keys.path(&cx.settings.place(hop.flow.listener), &reached);
+    let own = cx.keys.path(&cx.settings.place(hop.flow), &reached);
     // Topmost is who is nearest to the registrar.
     let earlier = path(message).map_err(|refusal| refusal.answer().1)?;
     let paths = std::iter::once(own.as_bytes()).chain(earlier.iter().map(Vec::as_slice));
@@ -97,7 +97,7 @@ pub(super) fn forwarded(
     let request = ForwardRequest {
         request: message,
         source: flow.peer,
-        via: cx.settings.via(hop.flow.listener, &branch),
+        via: cx.settings.via(hop.flow, &branch),
         uri: Some(&uri),
         record_routes: &[],
         remove_routes: cx.settings.own_routes(message),
@@ -201,7 +201,7 @@ pub(super) fn by_path(
     if let Some((verdict, why)) = bar(cx, service, &reached) {
         return Some(Err((reached.user, verdict, why)));
     }
-    let target = Target { flow: reached.flow, uri, routes: Vec::new(), q: 0 };
+    let target = Target { flow: reached.flow, uri, routes: Vec::new(), q: 0, others: Vec::new() };
     Some(Ok((reached.user, target)))
 }
 

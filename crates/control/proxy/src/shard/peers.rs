@@ -87,7 +87,7 @@ pub(super) fn called_peer(cx: &Context, number: &str) -> Option<(String, Target)
     let sip = peer.sip?;
     let flow = cx.settings.way(sip.transport, sip.address)?;
     let uri = format!("sip:{number}@{}", place(sip.address, sip.transport)).into_bytes();
-    Some((peer.party(), Target { flow, uri, routes: Vec::new(), q: 0 }))
+    Some((peer.party(), Target { flow, uri, routes: Vec::new(), q: 0, others: Vec::new() }))
 }
 
 /// Where the media of whoever goes by this name come from that describes them so, or if nothing is described where they

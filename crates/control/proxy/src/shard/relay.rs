@@ -188,7 +188,7 @@ impl Exchanges {
         let record_routes = caller.map_or_else(Vec::new, |caller| {
             let service = admitted.service.name.clone();
             let route = Route { call: admitted.call, service, client: relay.client, caller: relay.direction.sender() };
-            cx.record_routes(&route, caller, [relay.hop.listener, flow.listener])
+            cx.record_routes(&route, caller, [relay.hop, *flow])
         });
         let onward = Onward {
             message: &message,
@@ -252,6 +252,14 @@ impl Exchanges {
                 self.call_off(cx, other);
             }
             return is_sent;
+        }
+        // Nobody there has answered: what else comes from a telephone is its word for all of its flows (RFC 5626 section 7).
+        if (matches!(code, 408 | 430) || cx.is_undelivered)
+            && let Some((inbound, next)) = self.forks.flow_failed(id)
+        {
+            self.transactions.wait(cx.now.instant, id.owed);
+            try_targets(cx, self, id, &inbound, vec![next]);
+            return false;
         }
         match self.forks.refused(id.owed, code, &cx.scratch) {
             Refusal::Answer => return self.transactions.respond(cx, id.owed, code),
@@ -409,7 +417,7 @@ impl Exchanges {
             }
         };
         let is_services = direction == Direction::ToService;
-        let contact = if is_services { cx.answer_contact(message, flow, to.listener) } else { None };
+        let contact = if is_services { cx.answer_contact(message, flow, to) } else { None };
         let contact = contact.as_deref().map(|value| ("Contact", value));
         let response = ForwardResponse {
             response: message,
@@ -494,7 +502,7 @@ impl Exchanges {
         if message.lists(HeaderName::Require, b"100rel") {
             return;
         }
-        let contact = cx.answer_contact(message, relay.hop, flow.listener);
+        let contact = cx.answer_contact(message, relay.hop, *flow);
         let contact = contact.as_deref().map(|value| ("Contact", value));
         let body = Some(NewBody { content_type: b"", bytes: b"" });
         let response = ForwardResponse { response: message, remove: HIDDEN, add: contact.as_slice(), body };
@@ -555,7 +563,7 @@ pub(super) fn forwarded(
     let makes = Makes::of(message);
     let record_routes = match makes {
         Makes::Nothing => Vec::new(),
-        _ => cx.record_routes(&route, caller, [hop.flow.listener, flow.listener]),
+        _ => cx.record_routes(&route, caller, [hop.flow, flow]),
     };
     let record_routes: Vec<&[u8]> = record_routes.iter().map(String::as_bytes).collect();
     let identity = peers::identity(cx, &admitted.user, message);
@@ -578,7 +586,7 @@ pub(super) fn forwarded(
     let request = ForwardRequest {
         request: message,
         source: flow.peer,
-        via: cx.settings.via(hop.flow.listener, &branch),
+        via: cx.settings.via(hop.flow, &branch),
         uri: uri.as_deref(),
         record_routes: &record_routes,
         remove_routes: cx.settings.own_routes(message),

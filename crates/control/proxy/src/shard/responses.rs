@@ -81,7 +81,7 @@ pub(super) fn write_response(
         let response = ForwardResponse { response: message, remove: NOT_FORWARDED, add: &[], body };
         return response.write(&mut cx.scratch).ok();
     }
-    let contact = cx.answer_contact(message, relay.hop, exchange.flow.listener);
+    let contact = cx.answer_contact(message, relay.hop, exchange.flow);
     let said = (contact.as_deref().unwrap_or_default(), body.as_ref().map_or(message.body(), |body| body.bytes));
     let agent = exchange.admitted.agent.as_ref().filter(|_| code / 100 == 2);
     let proof = agent.map(|agent| agent.answer(said.0, said.1));

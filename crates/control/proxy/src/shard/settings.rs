@@ -14,7 +14,7 @@ use crate::{
     locations::Locations,
     outages::Outages,
     traces::Traces,
-    transmits::{Flow, Listening},
+    transmits::{Flow, Listening, is_private},
 };
 
 /// Window in which a user's transactions are counted: as long as a transaction lives (64 * T1).
@@ -104,6 +104,8 @@ pub struct Settings {
     pub shard: u8,
     /// Longest registration of an agent, in seconds.
     pub registration_secs_max: u32,
+    /// A connection over which nothing comes for so many seconds is closed.
+    pub connection_idle_s: u32,
     /// Registrations of telephones.
     pub phones: Phones,
     /// Where users can be called, of all shards.
@@ -154,15 +156,32 @@ impl Settings {
         self.listening.iter().map(|listening| listening.address)
     }
 
-    /// Our Via in what goes out there: answers are to come to the port that the peer saw.
-    pub(crate) fn via<'b>(&self, listener: u8, branch: &'b [u8]) -> ViaLine<'b> {
-        let Listening { transport, address } = self.listening(listener);
-        ViaLine { transport, sent_by: address, branch, rport: true }
+    /// Our own addresses, and those that a NAT makes into each.
+    pub(crate) fn places(&self) -> impl Iterator<Item = SocketAddr> {
+        self.addresses().chain(self.listening.iter().filter_map(|listening| listening.advertise))
     }
 
-    /// How we are reached at the listening address number `listener`, as a URI says it: its address, port and parameter.
-    pub(crate) fn place(&self, listener: u8) -> String {
-        let Listening { transport, address } = self.listening(listener);
+    /// Whatever agents may dial to reach us.
+    pub(crate) fn dialled(&self) -> impl Iterator<Item = SocketAddr> {
+        self.places().chain(self.advertise.iter().copied())
+    }
+
+    /// As what a peer knows the listener of this flow: behind a NAT by the address outside, unless the peer is behind the same.
+    fn known(&self, flow: Flow) -> (Transport, SocketAddr) {
+        let Listening { transport, address, advertise } = self.listening(flow.listener);
+        let outside = advertise.filter(|_| !is_private(flow.peer.ip()));
+        (transport, outside.unwrap_or(address))
+    }
+
+    /// Our Via in what goes out there: answers are to come to the port that the peer saw.
+    pub(crate) fn via<'b>(&self, to: Flow, branch: &'b [u8]) -> ViaLine<'b> {
+        let (transport, sent_by) = self.known(to);
+        ViaLine { transport, sent_by, branch, rport: true }
+    }
+
+    /// How this peer reaches us, as a URI says it: address, port and parameter.
+    pub(crate) fn place(&self, peer: Flow) -> String {
+        let (transport, address) = self.known(peer);
         place(address, transport)
     }
 

@@ -5,17 +5,20 @@ use std::net::SocketAddr;
 use allocation_counter::measure;
 use sluicegate_proxy::{Contact, Flow, Locations, Now};
 
-use crate::site::{AUDIO, Caller, PHONE, Site, phone, set_up};
+use crate::{
+    keep_alives::BINDING,
+    site::{AUDIO, Caller, PHONE, Site, phone, set_up},
+};
 
 /// What one datagram allocates that has come before, answer included.
-fn allocations(site: &mut Site, datagram: &str) -> u64 {
+fn allocations(site: &mut Site, datagram: &[u8]) -> u64 {
     let flow = Flow::datagrams(0, PHONE.parse().unwrap());
     let now = Now { instant: site.instant, unix: site.unix };
     let shard = &mut site.shards[0];
     let mut counted = 0;
     // The first fills buffers that are kept, and the notes that `trace` gets of a second's wrong passwords.
     for _ in 0..100 {
-        counted = measure(|| shard.on_datagram(now, flow, datagram.as_bytes())).count_total;
+        counted = measure(|| shard.on_datagram(now, flow, datagram)).count_total;
         shard.transmits().clear();
         while shard.poll_event().is_some() {}
     }
@@ -67,6 +70,9 @@ fn d15_no_datagram_without_proof_allocates() {
         ("foreign response", response("z9hG4bKother")),
         ("response that might be ours", response("z9hG4bKAAAAAAAAAAAAAAAAAAAAAAAA")),
     ] {
+        assert_eq!(allocations(&mut site, datagram.as_bytes()), 0, "{what}");
+    }
+    for (what, datagram) in [("STUN", BINDING.to_vec()), ("other STUN", [b"\x01", &BINDING[1..]].concat())] {
         assert_eq!(allocations(&mut site, &datagram), 0, "{what}");
     }
 }

@@ -4,6 +4,7 @@
 mod allocation;
 #[path = "../../../../protocol/sip/tests/torture/answers.rs"]
 mod answers;
+mod behind_nat;
 mod checks;
 mod credentials;
 mod dialog;
@@ -12,8 +13,10 @@ mod flows;
 mod hiding;
 mod inbound;
 mod invite;
+mod keep_alives;
 mod lasting;
 mod messages;
+mod outbound;
 mod passing;
 mod registrations;
 mod relayed_registrations;

@@ -157,6 +157,7 @@ impl Site {
             boot: self.starts.into(),
             shard,
             registration_secs_max: 120,
+            connection_idle_s: 600,
             phones: Phones::default(),
             locations: Arc::clone(&self.locations),
             dialog_requests_per_s: 20,

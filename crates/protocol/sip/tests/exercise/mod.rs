@@ -17,6 +17,7 @@ use sluicegate_sip::{
     nonce::NonceKey,
     sdp::{self, MediaAnswer, MediaEdit, Session},
     stream::{Framer, Item},
+    stun::{BindingRequest, is_stun},
     uri::{Host, Uri, unescape},
     write::{ForwardRequest, ForwardResponse, NewBody, Response, ViaLine, ack_for_final, cancel_for, with_part},
 };
@@ -58,6 +59,21 @@ pub(crate) fn message(datagram: &[u8]) {
     }
     let _ = Dialog::from_response(&message);
     let _ = Dialog::from_request(&message, b"tag");
+}
+
+/// Reads STUN, and the same with a header of its own before it, and answers with no more than what is promised.
+pub(crate) fn stun(bytes: &[u8]) {
+    let len = (bytes.len() as u16).to_be_bytes();
+    let headed = [&[0, 1, len[0], len[1], 0x21, 0x12, 0xa4, 0x42], &[7; 12][..], bytes].concat();
+    for request in [bytes, &headed] {
+        let Ok(binding) = BindingRequest::parse(request) else { continue };
+        let mut answer = Vec::new();
+        for source in [SOURCE, "[2001:db8::1]:5060"] {
+            binding.answer(source.parse().expect("an address"), &mut answer);
+            assert!(is_stun(request) && answer.len() <= BindingRequest::ANSWER_LEN_MAX);
+            assert!(answer.len() * 10 <= request.len() * 22 && answer[4..20] == request[4..20]);
+        }
+    }
 }
 
 /// Cuts a stream into messages: the same ones whatever the pieces are that it comes in, of which the first byte tells the

@@ -72,8 +72,8 @@ impl Registrar {
         }
     }
 
-    /// Where a request of this length can go for a user now, preferred places first.
-    pub(super) fn contacts(&self, now: Instant, user: &str, len: usize) -> impl Iterator<Item = Arc<Contact>> {
+    /// Where a request of this length can go for a user now, preferred places first: the flows of each telephone.
+    pub(super) fn contacts(&self, now: Instant, user: &str, len: usize) -> impl Iterator<Item = Vec<Arc<Contact>>> {
         callable(&self.locations.of(now, user), is_long(len + ADDED_LEN)).into_iter()
     }
 

@@ -11,7 +11,7 @@ use sluicegate_sip::{
     transaction::Role,
     uri::Uri,
 };
-use sluicegate_wire::{Instant, UnixTime};
+use sluicegate_wire::Instant;
 
 use super::Registrar;
 use crate::{
@@ -93,6 +93,8 @@ struct Update<'m> {
     flow: Flow,
     route: Vec<Vec<u8>>,
     wants: Wants<'m>,
+    /// Whether there is no proxy in between.
+    is_direct: bool,
 }
 
 enum Wants<'m> {
@@ -139,7 +141,7 @@ impl Registrar {
         let update = Update::read(cx, asked, self.locations.per_user_max())?;
         let now = cx.now.instant;
         if matches!(update.wants, Wants::Nothing) {
-            return Ok(registered(cx.now.unix, asked, &update, &self.locations.of(now, user)));
+            return Ok(registered(cx, asked, &update, &self.locations.of(now, user)));
         }
         let mut known = 0;
         let contacts = self.locations.update(now, user, |before| {
@@ -150,7 +152,7 @@ impl Registrar {
             let step = format!("+ registered; calls go to {} contacts now", self.contacts(now, user, 0).count());
             cx.decided(asked, user, (Outcome::Admitted, 200), [step]);
         }
-        Ok(registered(cx.now.unix, asked, &update, &contacts))
+        Ok(registered(cx, asked, &update, &contacts))
     }
 }
 
@@ -180,6 +182,7 @@ impl<'m> Update<'m> {
             cseq: essentials.cseq.number,
             flow: flow_back(asked.flow, message),
             route,
+            is_direct,
             wants: Wants::read(asked, (keeps_flows, contacts_max), &cx.settings.phones)?,
         })
     }
@@ -325,24 +328,26 @@ impl<'m> Wanted<'m> {
     }
 }
 
-/// Where a request can go that is long or not. Of a telephone with several flows it is one: none is to ring twice (RFC 5626
-/// section 7); what is too long for a datagram takes a connection, if the telephone has one. And a user may be registered at a
-/// mailbox, say.
-pub(super) fn callable(contacts: &[Arc<Contact>], is_long: bool) -> Vec<Arc<Contact>> {
-    let mut found: Vec<(Option<Vec<u8>>, &Arc<Contact>)> = Vec::new();
+/// Where a request can go that is long or not. Of a telephone with several flows it is the first one, and another only where that
+/// fails: none is to ring twice (RFC 5626 section 7); what is too long for a datagram takes a connection, if the telephone has
+/// one. And a user may be registered at a mailbox, say.
+pub(super) fn callable(contacts: &[Arc<Contact>], is_long: bool) -> Vec<Vec<Arc<Contact>>> {
+    let mut telephones: Vec<Option<Vec<u8>>> = Vec::new();
+    let mut found: Vec<Vec<Arc<Contact>>> = Vec::new();
     for contact in contacts.iter().filter(|contact| contact.is_sip()) {
         let value = contact.value();
         let instance = NameAddr::parse(&value).as_ref().and_then(instance_of).map(<[u8]>::to_ascii_lowercase);
-        let known = found.iter_mut().find(|(known, _)| instance.is_some() && *known == instance);
-        match known {
-            None => found.push((instance, contact)),
-            Some((_, known)) if is_long && known.flow.connection.is_none() && contact.flow.connection.is_some() => {
-                *known = contact;
-            }
-            Some(_) => {}
-        }
+        let known = telephones.iter().position(|known| instance.is_some() && *known == instance);
+        let Some(flows) = known.and_then(|at| found.get_mut(at)) else {
+            telephones.push(instance);
+            found.push(vec![Arc::clone(contact)]);
+            continue;
+        };
+        let is_before = |flow: &Arc<Contact>| flow.flow.connection.is_some() || contact.flow.connection.is_none();
+        let at = if is_long { flows.iter().take_while(|flow| is_before(flow)).count() } else { flows.len() };
+        flows.insert(at, Arc::clone(contact));
     }
-    found.into_iter().map(|(_, contact)| Arc::clone(contact)).collect()
+    found
 }
 
 /// Which telephone a Contact is of (RFC 5626 section 4.1).
@@ -427,19 +432,29 @@ pub(crate) fn thousandths(text: &[u8]) -> Option<u16> {
 }
 
 /// The header fields of a 200: all that is registered, and what became of the extensions.
-fn registered(unix: UnixTime, asked: Asked<'_>, update: &Update<'_>, contacts: &Contacts) -> Vec<Field> {
+fn registered(cx: &Context, asked: Asked<'_>, update: &Update<'_>, contacts: &Contacts) -> Vec<Field> {
     let contact = |contact: &Arc<Contact>| {
         let secs = contact.expires.since(update.now).as_secs().max(1);
         ("Contact", [&contact.value()[..], format!(";expires={secs}").as_bytes()].concat())
     };
-    let date = fmt_http_date(SystemTime::UNIX_EPOCH + Duration::from_secs(unix.0));
+    let date = fmt_http_date(SystemTime::UNIX_EPOCH + Duration::from_secs(cx.now.unix.0));
     let mut fields: Vec<Field> = contacts.iter().map(contact).collect();
     fields.extend(update.route.iter().map(|value| ("Path", value.clone())));
     fields.extend([("Supported", b"path, outbound".to_vec()), ("Date", date.into_bytes())]);
     if update.names_flows() && asked.message.lists(HeaderName::Supported, b"outbound") {
         fields.push(("Require", b"outbound".to_vec()));
+        if update.is_direct && update.flow.connection.is_some() {
+            fields.push(("Flow-Timer", flow_timer_s(cx.settings.connection_idle_s).to_string().into_bytes()));
+        }
     }
     fields
+}
+
+/// How often a telephone keeps a connection that is closed when nothing came for so long; the rest is for what is under way (RFC 5626
+/// section 4.4). A flow over UDP does not end while its registration lasts, and NATs there want the 24 to 29 seconds that
+/// telephones take unless they are told another time.
+const fn flow_timer_s(idle_s: u32) -> u32 {
+    idle_s - idle_s / 5
 }
 
 fn refusal_fields(refusal: Refusal, phones: &Phones) -> Vec<Field> {
@@ -512,7 +527,7 @@ mod tests {
     }
 
     #[test]
-    fn a_telephone_is_called_over_one_of_its_flows_and_a_mailbox_not_at_all() {
+    fn a_telephone_is_called_over_one_of_its_flows_at_a_time_and_a_mailbox_not_at_all() {
         let instance = |id: &str, flow: u8| format!(";+sip.instance=\"<urn:uuid:{id}>\";reg-id={flow}");
         let contacts = [
             contact("sip:a@h1", &instance("A", 2)),
@@ -522,14 +537,16 @@ mod tests {
             contact("sip:a@h4", ""),
             contact("sip:a@h5", ""),
         ];
-        let called: Vec<_> = callable(&contacts, false).iter().map(|contact| contact.uri[7]).collect();
-        assert_eq!(called, b"1345");
+        let flows = |contacts: &[Arc<Contact>], is_long| -> Vec<Vec<u8>> {
+            let of_phone = |flows: &Vec<Arc<Contact>>| flows.iter().map(|contact| contact.uri[7]).collect();
+            callable(contacts, is_long).iter().map(of_phone).collect()
+        };
+        assert_eq!(flows(&contacts, false), [&b"12"[..], b"3", b"4", b"5"]);
         // The second of its flows is a connection.
         let mut connected = contacts;
         Arc::get_mut(&mut connected[2]).unwrap().flow.connection = crate::ConnectionId::new(0, 1);
-        for (is_long, expected) in [(false, b"1345"), (true, b"2345")] {
-            let called: Vec<_> = callable(&connected, is_long).iter().map(|contact| contact.uri[7]).collect();
-            assert_eq!(called, expected);
+        for (is_long, expected) in [(false, b"12"), (true, b"21")] {
+            assert_eq!(flows(&connected, is_long), [&expected[..], b"3", b"4", b"5"]);
         }
     }
 

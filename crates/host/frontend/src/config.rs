@@ -286,6 +286,7 @@ impl Config {
             ("connections total_max", connections.total_max),
             ("connections unproved_max", connections.unproved_max),
             ("connections per_source_max", connections.per_source_max),
+            ("connections per_user_max", connections.per_user_max),
             ("connections per_source_per_s", connections.per_source_per_s as usize),
             ("connections first_message_s", connections.first_message_s as usize),
             ("connections message_s", connections.message_s as usize),

@@ -54,6 +54,8 @@ reasons! {
         Closed = "closed",
         /// A stranger's, which had to give way.
         Crowded = "crowded",
+        /// Its user has signed in over as many others as one may.
+        User = "user",
         /// No whole message came in time.
         Silent = "silent",
         /// A message took too long.

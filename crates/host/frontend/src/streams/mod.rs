@@ -229,7 +229,9 @@ impl Streams {
         if let Some(connection) = self.connections.get_mut(slot) {
             Arc::make_mut(&mut connection.proofs).user = Some(Arc::clone(user));
         }
-        self.places.prove(slot);
+        if let Some(oldest) = self.places.sign_in(slot, user) {
+            self.end(oldest, Ended::User);
+        }
     }
 
     /// Sends a message over the connection of its flow, or over one to its peer, which is made if there is none. It goes

@@ -6,6 +6,7 @@ use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     hash::{BuildHasher as _, RandomState},
     net::IpAddr,
+    sync::Arc,
 };
 
 use serde::Deserialize;
@@ -25,6 +26,8 @@ pub struct Connections {
     pub unproved_max: usize,
     /// Of these, connections of one address (IPv6: /64).
     pub per_source_max: usize,
+    /// Connections over which one user signed in last; with one more the oldest of them ends.
+    pub per_user_max: usize,
     /// Connections a second that one address may open for long, and ten times that at once; twice that while no other
     /// address opens any.
     pub per_source_per_s: u32,
@@ -47,6 +50,7 @@ impl Default for Connections {
             total_max: 4_096,
             unproved_max: 1_024,
             per_source_max: 256,
+            per_user_max: 64,
             per_source_per_s: 50,
             first_message_s: 10,
             message_s: 5,
@@ -75,11 +79,13 @@ struct Held {
 }
 
 /// A place, by the slot of its connection.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Place {
     source: IpAddr,
     arrival: u64,
     is_proved: bool,
+    /// Who signed in over it last.
+    user: Option<Arc<str>>,
 }
 
 /// The places of one thread's connections.
@@ -88,6 +94,8 @@ pub(super) struct Places {
     limits: Connections,
     places: HashMap<u32, Place>,
     sources: HashMap<IpAddr, Held>,
+    /// Slots of connections that users signed in over, by arrival.
+    users: HashMap<Arc<str>, BTreeMap<u64, u32>>,
     /// Sources with many unproved connections: who has most comes last, and of those the one whose oldest came first.
     large: BTreeSet<(usize, Reverse<u64>, IpAddr)>,
     /// Slots over which nobody proved anything, by arrival.
@@ -102,6 +110,7 @@ impl Places {
             limits,
             places: HashMap::new(),
             sources: HashMap::new(),
+            users: HashMap::new(),
             large: BTreeSet::new(),
             unproved: BTreeMap::new(),
             arrivals: 0,
@@ -143,8 +152,8 @@ impl Places {
     /// The connection in `slot` has a place from now on.
     pub(super) fn enter(&mut self, slot: u32, ip: IpAddr, is_proved: bool) {
         self.arrivals += 1;
-        let place = Place { source: sender_of(ip), arrival: self.arrivals, is_proved };
-        self.places.insert(slot, place);
+        let place = Place { source: sender_of(ip), arrival: self.arrivals, is_proved, user: None };
+        self.places.insert(slot, place.clone());
         self.change(place.source, |held| held.all += 1);
         if !is_proved {
             self.unproved.insert(place.arrival, slot);
@@ -158,11 +167,35 @@ impl Places {
     pub(super) fn prove(&mut self, slot: u32) {
         let Some(place) = self.places.get_mut(&slot).filter(|place| !place.is_proved) else { return };
         place.is_proved = true;
-        let Place { source, arrival, .. } = *place;
+        let (source, arrival) = (place.source, place.arrival);
         self.unproved.remove(&arrival);
         self.change(source, |held| {
             held.unproved.remove(&arrival);
         });
+    }
+
+    /// This user has signed in over the connection in `slot`: the slot of another one of that user that has to end, if one has
+    /// to. So one account takes no more of what all share, from however many addresses.
+    pub(super) fn sign_in(&mut self, slot: u32, user: &Arc<str>) -> Option<u32> {
+        self.prove(slot);
+        self.sign_out(slot);
+        let place = self.places.get_mut(&slot)?;
+        place.user = Some(Arc::clone(user));
+        let slots = self.users.entry(Arc::clone(user)).or_default();
+        slots.insert(place.arrival, slot);
+        let oldest = slots.values().copied().find(|other| *other != slot);
+        oldest.filter(|_| slots.len() > self.limits.per_user_max)
+    }
+
+    fn sign_out(&mut self, slot: u32) {
+        let Some(place) = self.places.get_mut(&slot) else { return };
+        let Some(user) = place.user.take() else { return };
+        if let Some(slots) = self.users.get_mut(&user) {
+            slots.remove(&place.arrival);
+            if slots.is_empty() {
+                self.users.remove(&user);
+            }
+        }
     }
 
     /// Whose the connection in `slot` is, if nobody has proved itself over it.
@@ -172,6 +205,7 @@ impl Places {
 
     /// The connection in `slot` is gone.
     pub(super) fn leave(&mut self, slot: u32) {
+        self.sign_out(slot);
         let Some(place) = self.places.remove(&slot) else { return };
         self.unproved.remove(&place.arrival);
         self.change(place.source, |held| {
@@ -312,6 +346,26 @@ mod tests {
         assert_eq!(places.gauges().map(|gauge| gauge.used), [4, 0]);
         places.leave(4);
         assert_eq!(places.admit_own(), Ok(None));
+    }
+
+    #[test]
+    fn one_user_has_so_many_connections_from_however_many_addresses() {
+        let limits = Connections { per_user_max: 3, ..Default::default() };
+        let mut places = Places::new(limits);
+        let [alice, bob] = ["alice", "bob"].map(Arc::<str>::from);
+        for slot in 0..8 {
+            open(&mut places, slot, &format!("198.51.100.{slot}")).unwrap();
+        }
+        assert_eq!([0, 1, 2].map(|slot| places.sign_in(slot, &alice)), [None; 3]);
+        assert_eq!(places.sign_in(2, &alice), None, "it is the same one");
+        assert_eq!(places.sign_in(3, &alice), Some(0), "the oldest");
+        places.leave(0);
+        assert_eq!((places.sign_in(4, &bob), places.sign_in(5, &alice)), (None, Some(1)));
+        places.leave(1);
+        // It is the connection of whoever signed in over it last.
+        assert_eq!((places.sign_in(2, &bob), places.sign_in(6, &alice)), (None, None));
+        (0..8).for_each(|slot| places.leave(slot));
+        assert!(places.users.is_empty() && places.places.is_empty());
     }
 
     #[test]

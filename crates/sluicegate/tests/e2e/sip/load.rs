@@ -18,9 +18,9 @@ on_packet!(alone stock_sipp_registers_and_calls_over_udp_whose_packets_are_lost_
 on_packet!(alone stock_sipp_registers_and_calls_over_tcp_whose_packets_are_lost_doubled_and_reordered, &["sipp"], over_tcp);
 
 /// Registrations, and calls after them: in the short form, and in the long one.
-const COUNT: (usize, usize) = (500, 10_000);
+const COUNT: (usize, usize) = (400, 10_000);
 /// How many of either begin each second.
-const RATE: &str = "100";
+const RATE: (&str, &str) = ("50", "100");
 /// One call of so many may be told to come again, by a gate whose answer a busy machine kept from the frontend for too long.
 const POSTPONED_ONE_OF: usize = 10;
 /// What requests end, and what is kept besides until what is under way can no longer come (RFC 3261 section 17).
@@ -135,7 +135,8 @@ fn play(lab: &Lab, (name, transport): (&str, &str), count: usize) {
     let statistics = lab.path(&format!("{name}.{count}.csv"));
     let errors = lab.path(&format!("{name}.errors")).display().to_string();
     let (count_text, file) = (count.to_string(), statistics.display().to_string());
-    let what = ["-sf", &scenario, "-s", "pbx", "-auth_uri", uri, "-m", &count_text, "-r", RATE, "-l", "5000"];
+    let rate = if is_long() { RATE.1 } else { RATE.0 };
+    let what = ["-sf", &scenario, "-s", "pbx", "-auth_uri", uri, "-m", &count_text, "-r", rate, "-l", "5000"];
     let place = ["-t", transport, "-i", "203.0.113.2", "-p", "5066", "-nostdin"];
     // Whoever waits in vain has failed.
     let how = ["-recv_timeout", "40000"];

@@ -43,6 +43,12 @@ impl Input<'_> {
         }
     }
 
+    /// Until something happens: at most some hours, so that time has no end.
+    fn pause(&mut self) -> Duration {
+        let all = self.duration();
+        Duration::from_nanos((all.as_nanos() as u64) >> if all > Duration::from_secs(60) { 20 } else { 0 })
+    }
+
     fn duration(&mut self) -> Duration {
         match self.byte() {
             0 => Duration::from_nanos(self.whole()),
@@ -119,7 +125,7 @@ fn rsoca(input: &mut Input<'_>, refusing: Refusing) {
         match input.byte() {
             0 => server.succeed(input.whole()),
             1 => {
-                now = now + input.duration();
+                now = now + input.pause();
                 server.measure(now, used(input));
             }
             kind => holds(server.arrive(class(kind), input.whole())),
@@ -138,7 +144,7 @@ fn adaptive(input: &mut Input<'_>) {
     while !input.0.is_empty() {
         match input.byte() {
             0 => {
-                now = now + input.duration();
+                now = now + input.pause();
                 server.measure(now, used(input));
             }
             count => {

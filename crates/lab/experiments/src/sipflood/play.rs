@@ -42,7 +42,7 @@ const MEDIA_MS: u32 = 100;
 /// Between the beginning of a flood and that of the calls.
 const SETTLE: Duration = Duration::from_secs(1);
 /// How long each account fills tables before any are measured: as many are still full at one time as later.
-const TOUCH: Duration = Duration::from_secs(4);
+const TOUCH: Duration = Duration::from_secs(7);
 /// How often memory is looked at.
 const LOOK: Duration = Duration::from_millis(250);
 /// How long the last calls may take to end, and attackers to tell what they did.

@@ -254,6 +254,7 @@ impl Keeper {
             return false;
         }
         if std::mem::take(&mut self.is_fallen_back) {
+            self.tell("over UDP");
             self.calls.iter().filter_map(|call| call.open.seal.as_ref()).for_each(|sealer| sealer.goes_by(None));
         }
         info!(%silent, %frontend, "another frontend answers");

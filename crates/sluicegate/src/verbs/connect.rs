@@ -68,8 +68,12 @@ fn fallback(connect: &Connect, frontends: &str) -> Result<Option<Fallback>> {
         return Ok(None);
     }
     let names: Vec<String> = frontends.split(',').filter_map(|one| one.split(':').next()).map(str::to_owned).collect();
+    // `systemctl --user status` shows it.
+    let told = |over: &str| {
+        let _ = sd_notify::notify(&[sd_notify::NotifyState::Status(over)]);
+    };
     let trust = Trust::of(&connect.certificates, &names).context("--certificate")?;
-    Ok(Some(Fallback { trust, sip_port: connect.tls_port, tunnel: connect.tunnel }))
+    Ok(Some(Fallback { trust, sip_port: connect.tls_port, tunnel: connect.tunnel, told }))
 }
 
 /// Who wants what of whom.
@@ -216,7 +220,7 @@ fn unit(program: &str, arguments: &[String], service: &str) -> String {
     };
     let line: Vec<String> = std::iter::once(program).chain(arguments.iter().map(String::as_str)).map(quoted).collect();
     format!(
-        "[Unit]\nDescription=Sluicegate connection to {service}\n\n[Service]\nExecStart={}\nRestart=on-failure\nRestartSec=5\n\n\
+        "[Unit]\nDescription=Sluicegate connection to {service}\n\n[Service]\nNotifyAccess=main\nExecStart={}\nRestart=on-failure\nRestartSec=5\n\n\
          [Install]\nWantedBy=default.target\n",
         line.join(" ")
     )
@@ -258,6 +262,7 @@ mod tests {
     fn a_unit_says_each_word_as_systemd_reads_it() {
         let words = ["connect", "a b", "50%", "$HOME", "a\"b\\"].map(str::to_owned);
         let text = unit("/usr/bin/sluicegate", &words, "web");
+        assert!(text.contains("NotifyAccess=main"), "{text}");
         let line = text.lines().find(|line| line.starts_with("ExecStart=")).unwrap();
         assert_eq!(line, r#"ExecStart="/usr/bin/sluicegate" "connect" "a b" "50%%" "$$HOME" "a\"b\\""#);
     }

@@ -3,6 +3,7 @@
 use std::{
     io::{Read, Write},
     net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream},
+    os::unix::net::UnixDatagram,
     sync::Arc,
     thread,
     time::{Duration, Instant},
@@ -129,15 +130,34 @@ fn tunnels(node: &Node) -> u64 {
     tables.iter().find(|row| row["table"] == "tunnels").expect("a table")["used"].as_u64().expect("a number")
 }
 
+/// What a service manager is told, which is there from now on.
+fn manager(lab: &Lab) -> UnixDatagram {
+    // Programs find it by their environment, which those of one lab share with nobody.
+    let place = lab.path("notify");
+    let manager = UnixDatagram::bind(&place).expect("a socket");
+    manager.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    manager
+}
+
+/// Waits until it is told this.
+fn is_told(manager: &UnixDatagram, expected: &str) {
+    let mut text = [0; 512];
+    while let len = manager.recv(&mut text).expect("it is told")
+        && String::from_utf8_lossy(&text[..len]).trim() != expected
+    {}
+}
+
 fn carries(datapath: &'static str) {
     let lab = Lab::new();
     let (node, authority) = site(&lab, datapath, Some(TUNNEL));
+    let manager = manager(&lab);
     serve(&lab);
     let echo = UdpEcho::start(&lab);
     block_udp(&lab);
     let (ca, gate, tunnel) = (authority.ca().display().to_string(), hash(&node), TUNNEL.to_string());
     let agent = agent(&lab, &[&ca, &gate], &["--tunnel", &tunnel, "-L", "5004:5004/udp"]);
     agent.says("no frontend answers over UDP, so this goes on over TLS");
+    is_told(&manager, "STATUS=over TLS, SIP and data: no frontend answers over UDP");
     agent.says("ready");
     let log = || format!("{}\n{}", agent.log(), node.program.log());
     transfers(&lab, LEN, &log);
@@ -149,6 +169,7 @@ fn carries(datapath: &'static str) {
 
     nft(&lab, "delete table inet block");
     agent.says("goes on over UDP");
+    is_told(&manager, "STATUS=over UDP");
     until("a datagram comes back past the tunnel", || exchange(&socket, "past the tunnel").then_some(()));
     transfers(&lab, 100_000, &log);
     assert_eq!(agent.log().matches("goes on over TLS").count(), 1, "said once");

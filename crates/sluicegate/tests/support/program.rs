@@ -44,7 +44,10 @@ impl Program {
         // The shell gives the program its log; `exec` keeps the process, which dies with the lab.
         // Sites that agents met are remembered by lab, not by person.
         let home = lab.path("home");
-        let script = format!("HOME='{}' exec \"$0\" \"$@\" >'{}' 2>&1", home.display(), log.display());
+        // Who runs them is told there, if somebody listens.
+        let notify = lab.path("notify");
+        let notify = if notify.exists() { format!("NOTIFY_SOCKET='{}' ", notify.display()) } else { String::new() };
+        let script = format!("HOME='{}' {notify}exec \"$0\" \"$@\" >'{}' 2>&1", home.display(), log.display());
         let shell = ["-c", &script, path.to_str().expect("a path in UTF-8")];
         let spec = ExecSpec {
             program: "/bin/sh".to_owned(),

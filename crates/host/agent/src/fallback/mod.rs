@@ -27,4 +27,6 @@ pub struct Fallback {
     pub sip_port: u16,
     /// Where its gate takes packets over TLS.
     pub tunnel: Option<SocketAddr>,
+    /// Hears over what all goes, each time that this changes.
+    pub told: fn(&str),
 }

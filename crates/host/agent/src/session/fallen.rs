@@ -17,6 +17,7 @@ impl Keeper {
                 Ok(()) => {
                     if !self.is_fallen_back {
                         warn!(%frontend, "no frontend answers over UDP, so this goes on over TLS, SIP and data");
+                        self.tell("over TLS, SIP and data: no frontend answers over UDP");
                     }
                     (self.is_fallen_back, self.probed_at) = (true, Instant::now());
                     return true;
@@ -28,6 +29,12 @@ impl Keeper {
             }
         }
         false
+    }
+
+    pub(super) fn tell(&self, over: &str) {
+        if let Some(fallback) = &self.fallback {
+            (fallback.told)(over);
+        }
     }
 
     /// What to tell a person of a sign-in that failed.
@@ -84,6 +91,7 @@ impl Keeper {
             {
                 info!(%frontend, "a frontend answers over UDP again, so this goes on over UDP");
                 self.is_fallen_back = false;
+                self.tell("over UDP");
                 self.calls.iter_mut().for_each(Call::moved);
                 self.calls.iter().filter_map(|call| call.open.seal.as_ref()).for_each(|sealer| sealer.goes_by(None));
                 self.moves += 1;

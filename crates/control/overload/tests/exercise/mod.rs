@@ -159,6 +159,9 @@ fn adaptive(input: &mut Input<'_>) {
     }
     // Whatever it was, it ends.
     for _ in 0..CALM {
+        if !server.is_overloaded() {
+            break;
+        }
         now = now + aims.interval;
         server.measure(now, IDLE);
     }

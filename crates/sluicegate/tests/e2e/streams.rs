@@ -23,6 +23,7 @@ use crate::support::{
 on_packet!(phones_call_over_tcp_and_tls_and_are_called_off_whichever_thread_has_their_connection, &[], calls);
 on_packet!(messages_come_byte_by_byte_and_two_in_one_segment, &[], pieces);
 on_packet!(a_slow_sender_is_cut_and_a_flood_of_idle_connections_keeps_nobody_out, &[], floods);
+on_packet!(one_account_keeps_no_more_connections_than_one_may, &[], one_account);
 on_packet!(over_tls_everybody_shows_a_certificate_where_that_is_asked, &[], certificates);
 
 const TCP: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(GATE), 5060);
@@ -169,6 +170,18 @@ fn floods(datapath: &'static str) {
     assert_eq!(late.line.transport(), Transport::Tcp);
     let another = late.call("pbx", Wish::Audio);
     assert_eq!((late.bye(another).status, signed_in.bye(call).status), (200, 200));
+}
+
+fn one_account(datapath: &'static str) {
+    let (lab, authority) = (Lab::new(), Authority::new());
+    let node = node(&lab, datapath, &authority, "connections = { per_user_max = 1 }");
+    let _pbx = Pbx::start(&lab);
+    let calls: Vec<_> =
+        (0..PHONES).map(|_| tcp_phone(&lab)).map(|phone| (phone.call("pbx", Wish::Audio), phone)).collect();
+    // One with each of two threads is left.
+    until("the others have ended", || (ended(&node, "user") >= PHONES as u64 - 2).then_some(()));
+    let (call, last) = calls.into_iter().next_back().expect("calls");
+    assert_eq!(last.bye(call).status, 200);
 }
 
 /// How many connections ended for this reason.

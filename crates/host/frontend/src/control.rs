@@ -8,7 +8,6 @@ use std::{
     },
 };
 
-use arc_swap::ArcSwap;
 use sluicegate_api::{
     CallStory, ContactStatus, Decision, FrontendStatus, GrantStatus, JoinedGate, TableStatus, TracedMessages,
 };
@@ -27,6 +26,8 @@ use crate::{
     clock::Clock,
     contacts::ContactFile,
     feed::{Allowlist, Ask, Places},
+    inbox::ShardSender,
+    published::Published,
     streams::{self, StreamMetrics},
     worker::Gauges,
 };
@@ -39,6 +40,9 @@ const OUT: Family = Family::gauge(
 );
 const TABLE_USED: Family = Family::gauge("sluicegate_frontend_table_used", &["table"], "Entries in use, by table.");
 const TABLE_MAX: Family = Family::gauge("sluicegate_frontend_table_max", &["table"], "Entries possible, by table.");
+
+/// How long a change waits for SIP threads to decide by it.
+const TAKEN_WITHIN: std::time::Duration = std::time::Duration::from_secs(1);
 
 /// Why something asked of a running frontend could not be done.
 #[derive(Debug, thiserror::Error)]
@@ -84,7 +88,7 @@ pub(crate) struct Identity {
 pub(crate) struct Inner {
     pub(crate) identity: Identity,
     pub(crate) catalog: Catalog,
-    pub(crate) policy: ArcSwap<Policy>,
+    pub(crate) policy: Arc<Published<Policy>>,
     pub(crate) asks: mpsc::Sender<Ask>,
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) decisions: Arc<Decisions>,
@@ -94,7 +98,8 @@ pub(crate) struct Inner {
     pub(crate) traces: Arc<Traces>,
     pub(crate) contacts: Arc<ContactFile>,
     pub(crate) replica: Arc<ReplicaKey>,
-    pub(crate) agents: ArcSwap<AgentKeys>,
+    pub(crate) agents: Arc<Published<AgentKeys>>,
+    pub(crate) shards: Vec<ShardSender>,
     pub(crate) metrics: Vec<Arc<ShardMetrics>>,
     pub(crate) streams: Vec<Arc<StreamMetrics>>,
     pub(crate) gauges: Vec<Gauges>,
@@ -387,7 +392,7 @@ impl Control {
     /// The policy that shards decide by.
     #[must_use]
     pub fn policy(&self) -> Arc<Policy> {
-        self.inner.policy.load_full()
+        Arc::clone(&self.inner.policy.load())
     }
 
     /// Its users, groups, services and rules, to read them. What edits them goes through [`Control::edit`].
@@ -406,7 +411,7 @@ impl Control {
         if edited.agents {
             self.reload_agents()?;
         }
-        // A shard that does not know yet may register one more; it ends that when it does.
+        // A shard that is too busy to know yet may register one more; it ends that when it does.
         if let Some(user) = &edited.user {
             self.inner.contacts.end(user);
         }
@@ -425,7 +430,7 @@ impl Control {
         let _one_at_a_time = self.inner.reloading.lock().unwrap_or_else(PoisonError::into_inner);
         let (policy, _) = self.inner.catalog.policy()?;
         let policy = Arc::new(policy);
-        self.inner.policy.store(Arc::clone(&policy));
+        self.put_in_place(&self.inner.policy, Arc::clone(&policy));
         let told = self.inner.asks.try_send(Ask::Policy(policy)).map_err(|_| ControlError::Busy);
         self.inner.untold.store(told.is_err(), Ordering::Relaxed);
         told
@@ -439,13 +444,17 @@ impl Control {
         let _one_at_a_time = self.inner.reloading.lock().unwrap_or_else(PoisonError::into_inner);
         let holder = self.inner.catalog.holder();
         let agents = holder.agents(self.now(), *self.inner.replica.public(), &self.inner.agents.load());
-        self.put_in_place(agents.map_err(EditError::from)?)
+        self.put_in_place(&self.inner.agents, Arc::new(agents.map_err(EditError::from)?));
+        Ok(())
     }
 
-    fn put_in_place(&self, agents: AgentKeys) -> Result<(), ControlError> {
-        let agents = Arc::new(agents);
-        self.inner.agents.store(Arc::clone(&agents));
-        self.inner.asks.try_send(Ask::Agents(agents)).map_err(|_| ControlError::Busy)
+    /// Has SIP threads decide by it. When this returns they do, or are so busy that they will in a moment.
+    fn put_in_place<T>(&self, what: &Published<T>, new: Arc<T>) {
+        what.publish(new);
+        self.inner.shards.iter().for_each(ShardSender::wake);
+        if !what.wait(TAKEN_WITHIN) {
+            tracing::warn!("a SIP thread is busy and takes up changed users, services, rules or keys only in a moment");
+        }
     }
 
     /// Takes keys that a key holder on another host issued to this frontend; by epoch, for how many users.
@@ -459,7 +468,7 @@ impl Control {
         let loaded = inner.catalog.holder().load(self.now(), file, &inner.replica, &inner.agents.load());
         let agents = loaded.map_err(EditError::from)?;
         let epochs = agents.epochs().map(|(epoch, users)| (epoch.0, users)).collect();
-        self.put_in_place(agents)?;
+        self.put_in_place(&self.inner.agents, Arc::new(agents));
         Ok(epochs)
     }
 

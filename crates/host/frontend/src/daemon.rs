@@ -11,11 +11,9 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
-    thread::{self, JoinHandle},
-    time::Duration,
+    thread::JoinHandle,
 };
 
-use arc_swap::ArcSwap;
 use sluicegate_feed::tls::{self, TlsError};
 use sluicegate_grant::IssuerKey;
 use sluicegate_keys::{self as keys, KeyError};
@@ -43,11 +41,13 @@ use crate::{
         holders::Holders,
         registrations::{self, Registrations},
     },
-    holder::{Holder, HolderError},
+    holder::HolderError,
     inbox::{ShardSender, shard_queue},
+    published::Published,
     sockets::{Sockets, bind_all},
     streams::{StreamMetrics, Streams},
     tls::TlsFileError,
+    upkeep::{watch_door, watch_keys},
     worker::{Gauges, Worker},
 };
 use sluicegate_overload::EngineeredError;
@@ -68,14 +68,6 @@ const EVENTS_MAX: usize = 8_192;
 const ASKS_MAX: usize = 256;
 /// Messages of gates that wait.
 const GATE_EVENTS_MAX: usize = 1_024;
-/// A key holder that gave no keys is asked again after this.
-const EPOCH_RETRY: Duration = Duration::from_secs(2);
-/// And it is said again after this that keys of a key holder elsewhere are missing.
-const LOAD_REMINDER: Duration = Duration::from_secs(300);
-/// Time between looks at the key holder and its keys.
-const KEYS_INTERVAL: Duration = Duration::from_millis(500);
-/// Time between looks at who may join.
-const DOOR_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Why a frontend could not start.
 #[derive(Debug, thiserror::Error)]
@@ -191,16 +183,22 @@ impl Secrets {
 /// What all shards are made from.
 struct Common {
     secrets: Arc<Secrets>,
-    policy: Arc<Policy>,
+    policy: Arc<Published<Policy>>,
     ledger: Arc<Ledger>,
     guesses: Arc<Guesses>,
     outages: Arc<Outages>,
     traces: Arc<Traces>,
     contacts: Arc<ContactFile>,
-    agents: Arc<AgentKeys>,
+    agents: Arc<Published<AgentKeys>>,
     clock: Clock,
     stop: Arc<AtomicBool>,
     events: mpsc::Sender<(u8, Event)>,
+}
+
+impl Common {
+    fn policy(&self) -> Arc<Policy> {
+        Arc::clone(&self.policy.load())
+    }
 }
 
 /// The shards' ends that the rest of the daemon holds.
@@ -259,6 +257,8 @@ impl Opened {
         let contacts = Arc::new(contacts.restore(clock, &config.tables, listening, &policy));
         let traces = Arc::default();
         let outages = Arc::default();
+        let policy = Arc::new(Published::new(policy, sockets.len()));
+        let agents = Arc::new(Published::new(agents, sockets.len()));
         let common =
             Common { guesses, outages, traces, contacts, secrets, agents, policy, ledger, clock, stop, events };
         let shards = start_shards(&config, &common, sockets, addresses)?;
@@ -271,7 +271,7 @@ impl Opened {
         inner.door.refresh(inner.catalog.directory(), clock.unix())?;
         registrations::restore(inner.catalog.directory(), clock, &shards.addresses, &shards.senders);
         let _ = inner.asks.try_send(Ask::Gates(control.gates_joined()?));
-        let _ = inner.asks.try_send(Ask::Policy(inner.policy.load_full()));
+        let _ = inner.asks.try_send(Ask::Policy(control.policy()));
 
         let mut tasks = JoinSet::new();
         tasks.spawn(hub.run(Queues { shards: shard_events, gates, asks: ask_queue }));
@@ -289,7 +289,7 @@ impl Opened {
         tasks.spawn(listener.run(socket));
         tasks.spawn(watch_door(control.clone()));
         tasks.spawn(keep(Arc::clone(&common.contacts)));
-        let watching = watch_keys(control.clone(), Arc::clone(&common.stop))?;
+        let watching = watch_keys(control.clone(), Arc::clone(&common.stop)).map_err(StartError::Thread)?;
         tracing::info!(name = config.name, listen = ?control.inner.identity.listen, %feed, "the frontend is up");
         let threads = shards.threads.into_iter().chain([watching]).collect();
         Ok(Frontend { control, tasks, threads, shards: shards.senders, stop: common.stop })
@@ -412,20 +412,36 @@ fn start_shards(
         let gauges = Gauges::default();
         let overload = config.overload.of_shard(shards.senders.len()).map_err(StartError::Overload)?;
         let settings = settings(config, common, (number, overload), &shards.addresses);
-        let (policy, ledger) = (Arc::clone(&common.policy), Arc::clone(&common.ledger));
-        let shard = Shard::new(settings, policy, ledger, Arc::clone(&metrics)).map_err(StartError::Overload)?;
+        let (policy, agents) = (Arc::clone(&common.policy), Arc::clone(&common.agents));
+        let ledger = Arc::clone(&common.ledger);
+        let shard =
+            Shard::new(settings, common.policy(), ledger, Arc::clone(&metrics)).map_err(StartError::Overload)?;
         let counted = Arc::<StreamMetrics>::default();
         let streams = (!streams.is_empty())
             .then(|| Streams::new(number, streams, config.connections, Arc::clone(&counted)))
             .transpose()
             .map_err(StartError::Thread)?;
-        streams.iter().for_each(|streams| streams.know(&common.policy));
+        streams.iter().for_each(|streams| streams.know(&common.policy()));
         shards.metrics.push(metrics);
         shards.streams.push(counted);
         shards.gauges.push(Arc::clone(&gauges));
         let (events, stop, all) = (common.events.clone(), Arc::clone(&common.stop), Arc::clone(&all));
         let clock = common.clock;
-        workers.push(Worker { shard, number, sockets: udp, streams, inbox, all, events, clock, stop, gauges });
+        let sockets = udp;
+        workers.push(Worker {
+            shard,
+            number,
+            sockets,
+            streams,
+            inbox,
+            policy,
+            agents,
+            all,
+            events,
+            clock,
+            stop,
+            gauges,
+        });
     }
     for worker in workers {
         shards.threads.push(worker.spawn().map_err(StartError::Thread)?);
@@ -461,7 +477,7 @@ fn settings(config: &Config, common: &Common, (shard, overload): (u8, Overload),
         start_key: Arc::new(Zeroizing::new(start_key)),
         advertise: config.advertise.clone(),
         replica_key: Arc::clone(&secrets.replica),
-        agents: Arc::clone(&common.agents),
+        agents: Arc::clone(&common.agents.load()),
         guesses: Arc::clone(&common.guesses),
         outages: Arc::clone(&common.outages),
         traces: Arc::clone(&common.traces),
@@ -490,7 +506,7 @@ fn control(
     let inner = Inner {
         identity,
         catalog,
-        policy: ArcSwap::new(Arc::clone(&common.policy)),
+        policy: Arc::clone(&common.policy),
         asks,
         ledger: Arc::clone(&common.ledger),
         decisions: Arc::new(Decisions::default()),
@@ -500,7 +516,8 @@ fn control(
         traces: Arc::clone(&common.traces),
         contacts: Arc::clone(&common.contacts),
         replica: Arc::clone(&common.secrets.replica),
-        agents: ArcSwap::new(Arc::clone(&common.agents)),
+        agents: Arc::clone(&common.agents),
+        shards: shards.senders.clone(),
         metrics: shards.metrics.clone(),
         streams: shards.streams.clone(),
         gauges: shards.gauges.clone(),
@@ -536,63 +553,8 @@ fn hub(config: &Config, common: &Common, shards: &Shards, control: &Control, rev
         heard: BTreeSet::new(),
         hears_until: None,
         services: BTreeMap::new(),
-        policy: Arc::clone(&common.policy),
+        policy: common.policy(),
         revokes,
         audited: Audited::new(control.inner.audit.clone()),
     }
-}
-
-/// Join secrets end by themselves: then strangers need not even finish a handshake.
-async fn watch_door(control: Control) {
-    loop {
-        tokio::time::sleep(DOOR_INTERVAL).await;
-        let inner = &control.inner;
-        if let Err(error) = inner.door.refresh(inner.catalog.directory(), inner.clock.unix()) {
-            tracing::error!(%error, "cannot read who may join");
-        }
-    }
-}
-
-/// Ends the process if there is no key holder and it can start none: what starts it again starts both.
-fn hold_on(holder: &Holder) {
-    if let Err(error) = holder.ensure() {
-        tracing::error!(%error, "the key holder is gone; the process ends, so that it is started again with one");
-        std::process::exit(1);
-    }
-}
-
-/// Has the keys of a new epoch, and forgets those of the one before; `asked` is when it was last tried.
-fn renew_agents(control: &Control, asked: &mut Option<std::time::Instant>) {
-    let is_elsewhere = control.inner.catalog.holder().is_elsewhere();
-    let pause = if is_elsewhere { LOAD_REMINDER } else { EPOCH_RETRY };
-    if asked.is_some_and(|at| at.elapsed() < pause) || !control.agents_are_due() {
-        return;
-    }
-    *asked = Some(std::time::Instant::now());
-    if let Err(error) = control.reload_agents() {
-        tracing::error!(%error, "no keys for the epoch: agents cannot sign in without them");
-    } else if is_elsewhere && control.agents_are_due() {
-        tracing::warn!(
-            "keys of this or the next epoch are missing: issue them at the key holder, then `sluicegate key load`"
-        );
-    }
-}
-
-/// Sees to it that there is a key holder and that the keys of a new epoch are in place, and tells the hub of a policy that
-/// it had no room for.
-fn watch_keys(control: Control, stop: Arc<AtomicBool>) -> Result<JoinHandle<()>, StartError> {
-    let run = move || {
-        let mut asked = None;
-        while !stop.load(Ordering::Relaxed) {
-            hold_on(control.inner.catalog.holder());
-            renew_agents(&control, &mut asked);
-            if control.inner.untold.load(Ordering::Relaxed)
-                && let Err(error) = control.reload()
-            {
-                tracing::error!(%error, "the changed users, services and rules were not put in place");
-            }
-            thread::sleep(KEYS_INTERVAL);
-        }
-    };
-    thread::Builder::new().name("keys".to_owned()).spawn(run).map_err(StartError::Thread)
 }

@@ -18,10 +18,12 @@ mod holder;
 mod inbox;
 mod log_limit;
 mod overload;
+mod published;
 mod sockets;
 mod streams;
 mod tls;
 mod udp;
+mod upkeep;
 mod worker;
 
 pub use catalog::{Catalog, EditError, Edited};

@@ -23,10 +23,12 @@ use tokio::sync::mpsc::{Sender, error::TrySendError};
 use crate::{
     clock::Clock,
     inbox::{ShardInbox, ShardSender},
+    published::Published,
     streams::{Heard, Streams, Unsent},
     udp::{BATCH, Inbox, Udp, send_all},
 };
-use sluicegate_proxy::{ConnectionId, Event, Flow, Input, Now, Shard};
+use sluicegate_policy::Policy;
+use sluicegate_proxy::{AgentKeys, ConnectionId, Event, Flow, Input, Now, Shard};
 
 /// Longest sleep, so that gauges stay fresh and a stop is noticed.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
@@ -49,6 +51,8 @@ pub(crate) struct Worker {
     /// Its connections, if it listens for any.
     pub(crate) streams: Option<Streams>,
     pub(crate) inbox: ShardInbox,
+    pub(crate) policy: Arc<Published<Policy>>,
+    pub(crate) agents: Arc<Published<AgentKeys>>,
     /// All shards, this one too: what belongs to a connection of another is sent by that.
     pub(crate) all: Arc<[ShardSender]>,
     pub(crate) events: Sender<(u8, Event)>,
@@ -107,11 +111,9 @@ impl Worker {
         while !self.stop.load(Ordering::Relaxed) {
             let readable = self.wait(stalled.is_some() || has_more);
             self.inbox.clear_wakes();
+            self.take_published();
             let now = self.now();
             while let Some(input) = self.inbox.next() {
-                if let (Input::Policy(policy), Some(streams)) = (&input, &self.streams) {
-                    streams.know(policy);
-                }
                 self.shard.on_input(now, input);
             }
             for socket in readable {
@@ -131,6 +133,17 @@ impl Worker {
                 self.publish();
             }
         }
+    }
+
+    /// Decides by what the control side put in place since the last turn.
+    fn take_published(&mut self) {
+        let now = self.now();
+        let Self { shard, streams, number, policy, agents, .. } = self;
+        policy.take(usize::from(*number), |policy| {
+            streams.iter().for_each(|streams| streams.know(&policy));
+            shard.on_input(now, Input::Policy(policy));
+        });
+        agents.take(usize::from(*number), |agents| shard.on_input(now, Input::Agents(agents)));
     }
 
     /// Tells the shard how busy its thread was since it was told last.

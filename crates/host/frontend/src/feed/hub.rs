@@ -27,9 +27,7 @@ use zeroize::Zeroizing;
 use super::{GateEvent, holders::Holders, registrations::Registrations};
 use crate::{clock::Clock, inbox::ShardSender};
 pub(crate) use audited::{Audited, call_ended};
-use sluicegate_proxy::{
-    AgentKeys, CallId, Decisions, Event, GateAnswer, Input, Ledger, Stories, Traces, derive, share_of,
-};
+use sluicegate_proxy::{CallId, Decisions, Event, GateAnswer, Input, Ledger, Stories, Traces, derive, share_of};
 
 /// Lines about openings that failed, about those that a gate refused, and about full queues.
 static NOT_OPENED: Pace = Pace::per_second(2);
@@ -51,8 +49,6 @@ const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 pub(crate) enum Ask {
     /// End grants at every gate.
     Revoke(Selector),
-    /// Agents' users or their epoch have changed.
-    Agents(Arc<AgentKeys>),
     /// Services may have changed.
     Policy(Arc<Policy>),
     /// The gates that have joined, first joined first: one was let in, or removed.
@@ -423,7 +419,6 @@ impl Hub {
                 over.iter().for_each(|call| self.stories.revoked(self.clock.unix(), *call));
                 self.tell_all(&Input::Over(over.into()));
             }
-            Ask::Agents(agents) => self.tell_all(&Input::Agents(agents)),
             Ask::Policy(policy) => self.on_policy(&policy),
             Ask::Gates(names) => {
                 names.iter().for_each(|name| self.know(name));
@@ -437,7 +432,7 @@ impl Hub {
         }
     }
 
-    /// Tells gates which services there are now, and shards by which policy to decide.
+    /// Tells gates which services there are now.
     fn on_policy(&mut self, policy: &Arc<Policy>) {
         let services: BTreeMap<String, FeedService> =
             policy.services().map(|service| (service.name.clone(), self.feed_service(service))).collect();
@@ -460,7 +455,6 @@ impl Hub {
             }
             self.announce_service(&service);
         }
-        self.tell_all(&Input::Policy(Arc::clone(policy)));
     }
 
     /// Tells every gate of a service, each with keys of its own for what is relayed.

@@ -3,11 +3,13 @@
 pub mod attack;
 pub mod client;
 pub mod count;
+mod datagrams;
 pub mod emulator;
 mod listen;
 pub mod passing;
 pub mod sample;
 pub mod seen;
+pub mod sipload;
 mod sockets;
 pub mod stream;
 pub mod worker;

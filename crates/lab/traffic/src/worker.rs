@@ -6,7 +6,7 @@ use sluicegate_site::{
     worker::{Context, ExecSpec},
 };
 
-use crate::{attack, client, count, emulator, passing, seen};
+use crate::{attack, client, count, emulator, passing, seen, sipload};
 
 /// Runs the worker `role` with its specification, until its time is over or it is told to stop.
 ///
@@ -42,6 +42,8 @@ fn play(context: &Context, spec_json: &str) -> Result<(), LabError> {
         "exchange" => client::exchange::exchange(&parse(role, spec_json)?, context),
         "mirror" => client::exchange::mirror(&parse(role, spec_json)?, context),
         "setup" => client::setup::setup(&parse(role, spec_json)?, context),
+        "callers" => sipload::callers(&parse(role, spec_json)?, context),
+        "callees" => sipload::callees(&parse(role, spec_json)?, context),
         "count" => count::count(&parse(role, spec_json)?, context),
         "emulate" => emulator::emulate(&parse(role, spec_json)?, context),
         "flood" => attack::flood(&parse(role, spec_json)?, context),

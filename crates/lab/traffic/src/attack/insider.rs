@@ -1,23 +1,14 @@
-use std::{
-    io::{self, IoSlice},
-    net::{SocketAddr, UdpSocket},
-    os::fd::AsRawFd,
-    time::Duration,
-};
+use std::{io, net::SocketAddr, time::Duration};
 
-use nix::{
-    errno::Errno,
-    sys::socket::{MsgFlags, MultiHeaders, SockaddrStorage, sendmmsg},
-};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::{PER_S_MAX, SECONDS_MAX, begin};
-use crate::sockets::connected;
+use crate::{
+    datagrams::{BATCH, Batch},
+    sockets::connected,
+};
 use sluicegate_site::{During, LabError, clock::Pacer, worker::Context};
-
-/// Datagrams of one system call.
-pub(super) const BATCH: usize = 32;
 
 /// Specification of the worker `insider`: a client floods the pinholes that it was granted.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -72,31 +63,4 @@ pub(crate) fn insider(spec: &InsiderSpec, context: &Context) -> Result<(), LabEr
     let ms = paced.elapsed_ms();
     context.result(&json!({ "datagrams": sent, "bytes": sent * u64::from(spec.bytes), "ms": ms }));
     done
-}
-
-/// Sends datagrams of a connected socket in batches.
-pub(super) struct Batch {
-    headers: MultiHeaders<SockaddrStorage>,
-}
-
-impl Batch {
-    pub(super) fn new() -> Self {
-        Self { headers: MultiHeaders::preallocate(BATCH, None) }
-    }
-
-    /// Sends up to [`BATCH`] payloads and returns how many the kernel took. A full buffer or an ICMP answer to an
-    /// earlier datagram is no error: that datagram is lost.
-    pub(super) fn send(&mut self, socket: &UdpSocket, payloads: &[&[u8]]) -> io::Result<usize> {
-        let slices: Vec<[IoSlice<'_>; 1]> =
-            payloads.iter().take(BATCH).map(|payload| [IoSlice::new(payload)]).collect();
-        let nobody = [None::<SockaddrStorage>; BATCH];
-        let flags = MsgFlags::MSG_DONTWAIT;
-        match sendmmsg(socket.as_raw_fd(), &mut self.headers, slices.iter(), &nobody[..slices.len()], [], flags) {
-            Ok(results) => Ok(results.count()),
-            Err(Errno::EAGAIN | Errno::ENOBUFS | Errno::ECONNREFUSED | Errno::EHOSTUNREACH | Errno::ENETUNREACH) => {
-                Ok(0)
-            }
-            Err(error) => Err(error.into()),
-        }
-    }
 }

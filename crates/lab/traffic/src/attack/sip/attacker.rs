@@ -12,7 +12,7 @@ use sluicegate_sip::stream::{Framer, Item};
 
 use super::SipFloodSpec;
 use crate::{
-    attack::insider::Batch,
+    datagrams::Batch,
     stream::{Over, Stream},
 };
 use sluicegate_site::nth;

@@ -9,11 +9,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use self::{attacker::Attacker, write::Writer};
-use super::{
-    begin, bounded,
-    insider::{BATCH, Batch},
+use super::{begin, bounded};
+use crate::{
+    datagrams::{BATCH, Batch},
+    stream::Connecting,
 };
-use crate::stream::Connecting;
 use sluicegate_site::{
     During, LabError, Prefix,
     clock::{FLOOD_REST, Pacer},

@@ -6,8 +6,8 @@
 //! can forge, do not count.
 
 use std::{
-    collections::HashMap,
-    sync::{Mutex, MutexGuard, PoisonError},
+    collections::{BTreeSet, HashMap},
+    sync::{Mutex, MutexGuard, PoisonError, RwLock},
     time::Duration,
 };
 
@@ -25,9 +25,12 @@ const OUT_MAX: Duration = Duration::from_secs(120);
 /// How long all others wait for the request that tries it.
 const TRIAL: Duration = Duration::from_secs(5);
 
-/// What all shards know of servers that have backups, or are some.
+/// What all shards know of servers that do not answer, and of services that no gate reaches.
 #[derive(Debug, Default)]
-pub struct Outages(Mutex<HashMap<String, Known>>);
+pub struct Outages {
+    servers: Mutex<HashMap<String, Known>>,
+    cut_off: RwLock<BTreeSet<String>>,
+}
 
 #[derive(Debug)]
 struct Known {
@@ -47,7 +50,17 @@ impl Known {
 
 impl Outages {
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Known>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.servers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on no gate reaches these services, and one reaches each other: calls to these are refused at once, so that
+    /// callers go on to another frontend.
+    pub fn cut_off(&self, services: BTreeSet<String>) {
+        *self.cut_off.write().unwrap_or_else(PoisonError::into_inner) = services;
+    }
+
+    pub(crate) fn is_cut_off(&self, service: &str) -> bool {
+        self.cut_off.read().unwrap_or_else(PoisonError::into_inner).contains(service)
     }
 
     /// Whether requests of this user should try others first. Who is told `false` of a server that was out tries it for all.

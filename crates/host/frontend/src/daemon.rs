@@ -556,5 +556,7 @@ fn hub(config: &Config, common: &Common, shards: &Shards, control: &Control, rev
         policy: common.policy(),
         revokes,
         audited: Audited::new(control.inner.audit.clone()),
+        outages: Arc::clone(&common.outages),
+        unreached: BTreeMap::new(),
     }
 }

@@ -90,6 +90,13 @@ impl Exchanges {
         mut ways: Ways,
         offer: Option<&Session<'_>>,
     ) {
+        if asked.method == Method::Invite && asked.essentials.to.tag.is_none() {
+            ways.retain(|(service, _)| !cx.settings.outages.is_cut_off(&service.name));
+            if ways.is_empty() {
+                let why = "no gate that reaches the service is connected";
+                return self.transactions.refuse_admitted(cx, asked, admitted, (Outcome::Unavailable, 503), why);
+            }
+        }
         let is_alone = ways.len() <= 1;
         let Some((admitted, hop)) = failover::next(cx, asked, admitted, &mut ways, offer) else {
             let why = "nobody is registered for the service, or no gate reaches it";

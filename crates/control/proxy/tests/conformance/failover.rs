@@ -427,3 +427,23 @@ fn each_server_that_a_request_goes_to_counts_as_a_request_of_its_user() {
         assert_eq!((to(&sent, ANNEX).len() == 1, to(&sent, &alice.from).is_empty()), (goes_on, goes_on), "{sent:?}");
     }
 }
+
+#[test]
+fn a_call_to_a_service_that_no_gate_reaches_is_refused_at_once_and_goes_to_its_backup_where_one_is_reached() {
+    let mut site = site();
+    let cut_off = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+    site.outages.cut_off(cut_off(&["pbx"]));
+    let (asked, lost) = first(&mut site, &mut caller("alice", 1));
+    assert_eq!(asked, ANNEX);
+    site.send(ANNEX, reply(&lost, 486, ""));
+    site.outages.cut_off(cut_off(&["annex", "pbx"]));
+    let mut alice = caller("alice", 2);
+    let refused = invite(&mut site, &mut alice);
+    let (whom, answer) = refused.last().expect("an answer");
+    assert_eq!((whom.to_string().as_str(), status(answer)), (alice.from.as_str(), 503));
+    assert!(header(answer, "Retry-After").is_some(), "{answer}");
+    assert!(refused.iter().all(|(_, text)| !text.starts_with("INVITE ")), "it is sent nowhere: {refused:?}");
+    site.outages.cut_off(cut_off(&[]));
+    let (asked, _) = first(&mut site, &mut caller("alice", 3));
+    assert_eq!(asked, PBX);
+}

@@ -27,7 +27,7 @@ use zeroize::Zeroizing;
 use super::{GateEvent, holders::Holders, registrations::Registrations};
 use crate::{clock::Clock, inbox::ShardSender};
 pub(crate) use audited::{Audited, call_ended};
-use sluicegate_proxy::{CallId, Decisions, Event, GateAnswer, Input, Ledger, Stories, Traces, derive, share_of};
+use sluicegate_proxy::{CallId, Decisions, Event, GateAnswer, Input, Ledger, Outages, Stories, Traces, derive, share_of};
 
 /// Lines about openings that failed, about those that a gate refused, and about full queues.
 static NOT_OPENED: Pace = Pace::per_second(2);
@@ -94,6 +94,9 @@ pub(crate) struct Hub {
     /// What operators ended before this start.
     pub(crate) revokes: Vec<KeptRevoke>,
     pub(crate) audited: Audited,
+    pub(crate) outages: Arc<Outages>,
+    /// Services that no gate reaches, and since when.
+    pub(crate) unreached: BTreeMap<String, Instant>,
 }
 
 /// The queues that drive a hub.
@@ -119,6 +122,7 @@ impl Hub {
                 self.registrations.save(self.clock.unix());
                 self.traces.end_unread(now);
                 self.ledger.set_partial(self.is_partial(now));
+                self.tell_cut_off(now);
             }
             let due = self.poll().min(next_sweep);
             let sleep = tokio::time::sleep(due.since(self.clock.now()));

@@ -1,10 +1,14 @@
 //! Which gate a service is opened at.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use sluicegate_api::JoinedGate;
+use sluicegate_wire::Instant;
 
 use super::Hub;
+
+/// How long a service may be without a gate before calls to it are refused at once: a gate that is started anew is back sooner.
+const CUT_OFF_AFTER: Duration = Duration::from_secs(5);
 
 impl Hub {
     /// The gate that protects a service, if it is connected. No other one gets its grants, which carry session keys: not
@@ -26,6 +30,18 @@ impl Hub {
             Some([obstacle, ..]) => format!("no gate reaches the service {service:?}: {obstacle}"),
             _ => format!("no gate for the service {service:?} is connected"),
         }
+    }
+
+    /// Has shards refuse calls to services that no gate has reached for a while: they are let in nowhere.
+    pub(super) fn tell_cut_off(&mut self, now: Instant) {
+        let is_cut_off = |name: &String| self.gate_of(name).is_none();
+        let cut_off: Vec<String> = self.services.keys().filter(|name| is_cut_off(name)).cloned().collect();
+        self.unreached.retain(|name, _| cut_off.contains(name));
+        for name in cut_off {
+            self.unreached.entry(name).or_insert(now);
+        }
+        let lasts = self.unreached.iter().filter(|(_, since)| now.since(**since) >= CUT_OFF_AFTER);
+        self.outages.cut_off(lasts.map(|(name, _)| name.clone()).collect());
     }
 
     /// A gate says whether its routes lead to a service.

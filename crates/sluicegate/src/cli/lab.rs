@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 use sluicegate_experiments::{
     bench,
     demo::threats,
-    longlife, sipflood, transports,
+    longlife, sipattack, sipflood, transports,
     tva::{self, paths},
 };
 use sluicegate_sim::claims::Paper;
@@ -130,6 +130,9 @@ pub(crate) enum Experiment {
     Transports(Play<transports::Options>),
     /// Calls with media through a front end and a gate, under floods of SIP of every kind, one after the other.
     SipFlood(Play<sipflood::FloodOptions>),
+    /// The same with all floods at once, stolen accounts that call more than can be served, and two front ends of which one is
+    /// killed.
+    SipAttack(Play<sipattack::AttackOptions>),
 }
 
 /// An experiment's own options, and those of all.

@@ -11,7 +11,7 @@ use sluicegate_experiments::{
         Figure, Verdict,
         rows::{Case, Report},
     },
-    sipflood, transports,
+    sipattack, sipflood, transports,
     tva::{self, paths},
 };
 use sluicegate_site::{LabError, Scratch, binary::Binary};
@@ -29,6 +29,7 @@ pub(crate) fn run(experiment: &Experiment) -> Result<ExitCode> {
         Experiment::Threats(play) => all_runs(play, |binary, _, tell| threats::run(binary, &play.options, tell)),
         Experiment::LongLife(play) => all_runs(play, |binary, _, tell| longlife::run(binary, &play.options, tell)),
         Experiment::Transports(play) => all_runs(play, |binary, _, tell| transports::run(binary, &play.options, tell)),
+        Experiment::SipAttack(play) => all_runs(play, |binary, _, tell| sipattack::run(binary, &play.options, tell)),
         Experiment::SipFlood(play) => all_runs(play, |binary, _, tell| sipflood::run(binary, &play.options, tell)),
     }
 }

@@ -21,7 +21,7 @@ impl Program {
 }
 
 /// What the process `pid` and its descendants have in memory now, kB.
-pub(super) fn resident_kb(pid: u32) -> Result<u64, LabError> {
+pub(crate) fn resident_kb(pid: u32) -> Result<u64, LabError> {
     let entries = fs::read_dir("/proc").during(|| "listing processes".to_owned())?;
     let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     let program = |pid| Some((pid, Program::parse(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?)?));

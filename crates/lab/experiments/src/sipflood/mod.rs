@@ -4,10 +4,10 @@
 mod attack;
 mod cases;
 mod judge;
-mod memory;
-mod play;
+pub(crate) mod memory;
+pub(crate) mod play;
 mod recorded;
-mod site;
+pub(crate) mod site;
 
 use self::cases::Case;
 use clap::{Args, ValueEnum};

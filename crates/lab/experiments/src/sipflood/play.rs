@@ -11,11 +11,11 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::{
-    FloodOptions, NAME,
+    FloodOptions, Mutant, NAME,
     cases::{Attackers, CASES, Case, MALLORY},
     judge::{Flood, Honest, MEMORY, Memory, Played, is_at_rest, judge, judge_rest},
     memory::resident_kb,
-    site::{self, Certificate, Exchange, FRONTEND, MEDIA_PORT, REALM, frontend},
+    site::{self, Certificate, Exchange, FRONTEND, FrontEnd, MEDIA_PORT, REALM, frontend},
 };
 use crate::report::rows::Report;
 use sluicegate_site::{Lab, LabError, Node, Process, binary::Binary, cpu::StolenWatch, worker::said};
@@ -31,7 +31,7 @@ use sluicegate_traffic::{
 };
 
 /// Longer than any run; workers end when they are told to.
-pub(super) const FOREVER_S: u32 = 3_600;
+pub(crate) const FOREVER_S: u32 = 3_600;
 /// Users who call, each call another.
 const PHONES: usize = 100;
 const CALLS_PER_S: u32 = 50;
@@ -93,7 +93,7 @@ pub fn run(binary: &Binary, options: &FloodOptions, tell: &mut dyn FnMut(&str)) 
         let names = CASES.map(|case| case.name).join(", ");
         return Err(LabError::Plan(format!("no flood that is played so is called so; there are {names}")));
     }
-    tell("building the lab: 8 network namespaces, a front end, a gate, three exchanges");
+    tell("building the lab: 9 network namespaces, a front end, a gate, three exchanges");
     let scene = Scene::build(binary.clone(), options, &chosen)?;
     let mut report = Report::new(NAME);
     let mut before = scene.rest()?;
@@ -123,7 +123,7 @@ impl<'a> Scene<'a> {
         let users: Vec<_> = (0..PHONES).map(|number| (format!("phone{number:02}"), password())).collect();
         let password = password();
         let certificate = Certificate::make(&binary.directory)?;
-        let node = Node::start(&binary, &lab, "frontend", "frontend", &site::frontend_file(options, &certificate))?;
+        let node = Node::start(&binary, &lab, "frontend", "frontend", &front_end(options.mutant).file(&certificate))?;
         node.answers()?;
         // Telephones need no key for agents, and making one takes a quarter of a second.
         node.add_users("phones", users.iter().cloned(), &["--no-agent"])?;
@@ -131,7 +131,7 @@ impl<'a> Scene<'a> {
         let accounts = plays.iter().filter_map(|(case, over)| case.account(*over));
         let accounts = accounts.flat_map(|name| [name_before(&name), name]).map(|name| (name, password.clone()));
         node.add_users("insiders", accounts, &["--no-agent"])?;
-        let gate = site::gate_file(options);
+        let gate = site::gate_file(&options.datapath);
         node.admit(&lab, "gate", &gate)?;
         let gate = Node::start(&binary, &lab, "gate", "gate", &gate)?;
         gate.ready()?;
@@ -368,7 +368,13 @@ fn name_before(account: &str) -> String {
     format!("{account}-before")
 }
 
-fn exchanges(binary: &Binary, lab: &Lab) -> Result<Vec<Process>, LabError> {
+fn front_end(mutant: Mutant) -> FrontEnd<'static> {
+    let (is_unbounded, is_unshared) = (mutant == Mutant::Unbounded, mutant == Mutant::Unshared);
+    FrontEnd { name: "frontend", address: FRONTEND, is_unbounded, is_unshared, more: "" }
+}
+
+/// The exchanges, and what sends their media back.
+pub(crate) fn exchanges(binary: &Binary, lab: &Lab) -> Result<Vec<Process>, LabError> {
     let answering = |exchange: Exchange| {
         let media = (exchange.address(), MEDIA_PORT).into();
         let (rings, record) = (exchange == Exchange::Ringing, BRANCHES);

@@ -37,6 +37,8 @@ const CALLS_MAX: usize = 65_536;
 const SOCKETS_MAX: u16 = 256;
 /// Requests of one call: its INVITEs, until one has a nonce that is right, and its BYE.
 const REQUESTS_MAX: usize = 8;
+/// What is answered so, or not at all, another front end may still take; 500 asks for less, wherever.
+const AT_ANOTHER: [u16; 3] = [0, 408, 503];
 const RECEIVE_MAX: usize = 16_384;
 /// How long a call may take to be set up.
 const READY_MAX: Duration = Duration::from_secs(10);
@@ -49,6 +51,10 @@ const TICK: Duration = Duration::from_millis(5);
 pub struct SetupSpec {
     /// The front ends; sockets take turns.
     pub to: Vec<SocketAddr>,
+    /// Whether a call that a front end does not answer, or answers with 408 or 503, is begun anew at the next one, as
+    /// RFC 3263 has it, until each was asked once. It counts as one call from its first INVITE on.
+    #[serde(default)]
+    pub fails_over: bool,
     /// Sockets to call from. Over a stream each call has a connection of its own, so that who calls has to be let in anew.
     pub sockets: u16,
     /// What carries SIP; UDP unless given.
@@ -213,8 +219,7 @@ struct Call {
     due: Option<Instant>,
     line: Line,
     local: SocketAddr,
-    started: Instant,
-    started_ns: u64,
+    began: Began,
     user: String,
     bye_at: Option<Instant>,
     /// What its BYE was answered.
@@ -222,6 +227,15 @@ struct Call {
     reported: bool,
     recorded: bool,
     recorded_also: bool,
+}
+
+/// Which call it is, when its first INVITE was sent, and how many front ends it was begun at before.
+#[derive(Debug, Clone, Copy)]
+struct Began {
+    turn: usize,
+    at: Instant,
+    at_ns: u64,
+    tried: usize,
 }
 
 struct Phone<'a> {
@@ -295,7 +309,13 @@ impl<'a> Phone<'a> {
             return;
         }
         let turn = usize::try_from(number).unwrap_or(0);
-        let caller = Arc::clone(&self.callers[turn % self.callers.len()]);
+        self.call(Began { turn, at: self.now(), at_ns: unix_ns(), tried: 0 });
+    }
+
+    /// Sends an INVITE to the front end whose turn it is.
+    fn call(&mut self, began: Began) {
+        let caller = Arc::clone(&self.callers[began.turn % self.callers.len()]);
+        let turn = began.turn + began.tried;
         let target = self.spec.to[turn % self.spec.to.len()];
         let line = match self.spec.way.over {
             Over::Udp => Ok(Line::Shared(turn % self.sockets.len())),
@@ -333,8 +353,7 @@ impl<'a> Phone<'a> {
             due: None,
             line,
             local,
-            started,
-            started_ns: unix_ns(),
+            began,
             user,
             bye_at: None,
             bye_status: 0,
@@ -439,21 +458,26 @@ impl<'a> Phone<'a> {
     }
 
     fn give_up(&mut self, now: Instant, leg: LegId, status: u16) {
-        self.report(now, leg, status, None);
-        self.calls.remove(&leg);
+        let tried = self.calls.get(&leg).map_or(0, |call| call.began.tried + 1);
+        if !self.spec.fails_over || !AT_ANOTHER.contains(&status) || tried >= self.spec.to.len() {
+            self.report(now, leg, status, None);
+            self.calls.remove(&leg);
+        } else if let Some(call) = self.calls.remove(&leg) {
+            self.call(Began { tried, ..call.began });
+        }
     }
 
     fn over(&mut self, leg: LegId) {
-        let Some(Call { started_ns, bye_status, .. }) = self.calls.remove(&leg) else { return };
+        let Some(Call { began, bye_status, .. }) = self.calls.remove(&leg) else { return };
         let carried = self.media.as_mut().map(|media| media.end(leg)).unwrap_or_default();
         let (media_sent, media_heard) = (carried.sent, carried.heard);
-        self.context.say("ended", &EndedCall { started_ns, status: bye_status, media_sent, media_heard });
+        self.context.say("ended", &EndedCall { started_ns: began.at_ns, status: bye_status, media_sent, media_heard });
     }
 
     fn report(&mut self, now: Instant, leg: LegId, status: u16, media: Option<SocketAddr>) {
         let Some(call) = self.calls.get_mut(&leg) else { return };
         call.reported = true;
-        let took = (status == 200).then(|| now.since(call.started));
+        let took = (status == 200).then(|| now.since(call.began.at));
         let us = took.and_then(|took| u64::try_from(took.as_micros()).ok());
         call.bye_at = self.spec.talk_ms.map(|ms| now + Duration::from_millis(ms.into()));
         if let (Some(media), Some(gate)) = (&mut self.media, media) {
@@ -461,7 +485,7 @@ impl<'a> Phone<'a> {
         }
         self.times_us.extend(us);
         self.established += u64::from(us.is_some());
-        let setup = Setup { started_ns: call.started_ns, us, user: call.user.clone(), status, media };
+        let setup = Setup { started_ns: call.began.at_ns, us, user: call.user.clone(), status, media };
         self.context.say("setup", &setup);
     }
 

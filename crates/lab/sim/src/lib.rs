@@ -14,8 +14,11 @@ pub mod router;
 pub mod tcp;
 
 mod calls;
+mod frontend;
+mod telephone;
 mod rng;
 mod trace;
+mod work;
 mod world;
 
 pub use link::{Faults, LinkConfig, LinkId, LinkStats, Queue};

@@ -11,6 +11,7 @@ mod bytes;
 mod clock;
 mod layout;
 mod overload;
+mod replicas;
 mod requests;
 mod restart;
 
@@ -21,15 +22,21 @@ pub enum Level {
     Exact,
     /// Holds within a tolerance, over random draws.
     Statistical,
+    /// An order or shape holds.
+    Ordinal,
+    /// A matter of the machine: the paper's figure by a model of its machine, ours beside it.
+    Machine,
 }
 
 impl Level {
-    /// The letter in tables: X or S.
+    /// The letter in tables: X, S, O or H.
     #[must_use]
     pub const fn letter(self) -> &'static str {
         match self {
             Self::Exact => "X",
             Self::Statistical => "S",
+            Self::Ordinal => "O",
+            Self::Machine => "H",
         }
     }
 }
@@ -41,11 +48,13 @@ pub enum Paper {
     Tva,
     /// Sisalem, Floroiu: Protecting VoIP Services Against DoS Using Overload Control.
     Rsoca,
+    /// Using NUTSS to stop DDoS.
+    Nutss,
 }
 
 impl Paper {
     /// All papers.
-    pub const ALL: &'static [Self] = &[Self::Tva, Self::Rsoca];
+    pub const ALL: &'static [Self] = &[Self::Tva, Self::Rsoca, Self::Nutss];
 
     /// The paper's short name.
     #[must_use]
@@ -53,6 +62,7 @@ impl Paper {
         match self {
             Self::Tva => "tva",
             Self::Rsoca => "r-soca",
+            Self::Nutss => "nutss",
         }
     }
 
@@ -62,6 +72,7 @@ impl Paper {
         match self {
             Self::Tva => "TVA-",
             Self::Rsoca => "RS-",
+            Self::Nutss => "NU-",
         }
     }
 }
@@ -154,6 +165,9 @@ pub const ALL: &[Claim] = &[
     overload::RS_7,
     overload::RS_8,
     overload::RS_9,
+    replicas::NU_5,
+    replicas::NU_6,
+    replicas::NU_7,
 ];
 
 /// The claim with this id, whatever the case of its letters.

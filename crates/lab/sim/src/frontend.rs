@@ -9,7 +9,7 @@ use sluicegate_feed::Selector;
 use sluicegate_grant::IssuerKey;
 use sluicegate_policy::{Bounds, Credentials, Draft, Group, Policy, Service, User};
 use sluicegate_proxy::{
-    AgentKeys, DigestName, Event, Flow, GateAnswer, Guesses, Input, Ledger, Listening, Locations, Now, Outages,
+    AgentKeys, ConnectionId, DigestName, Event, Flow, GateAnswer, Guesses, Input, Ledger, Listening, Locations, Now, Outages,
     Overload, Phones, Proofs, Settings, Shard, ShardMetrics, Tables, Traces, derive,
 };
 use sluicegate_signin::ReplicaKey;
@@ -84,6 +84,8 @@ pub(crate) struct Frontend {
     pub(crate) opened: u64,
     /// What it had gates end.
     pub(crate) revoked: Vec<Selector>,
+    /// Connections over which somebody has signed in.
+    pub(crate) proved: Vec<ConnectionId>,
 }
 
 /// The own key of a frontend.
@@ -109,6 +111,7 @@ impl Frontend {
             metrics: Vec::new(),
             opened: 0,
             revoked: Vec::new(),
+            proved: Vec::new(),
         };
         frontend.start();
         frontend
@@ -190,7 +193,7 @@ impl Frontend {
     /// Does what is due.
     pub(crate) fn on_time(&mut self, now: Now) -> Sent {
         for shard in &mut self.shards {
-            while shard.poll_timeout().is_some_and(|due| due <= now.instant) {
+            if shard.poll_timeout().is_some_and(|due| due <= now.instant) {
                 shard.on_time(now);
             }
         }
@@ -242,7 +245,8 @@ impl Frontend {
                     owner.on_input(now, Input::Datagram { flow, bytes: datagram });
                 }
             }
-            Event::Proved { .. } | Event::Decided(_) | Event::Told(..) => {}
+            Event::Proved { connection, .. } => self.proved.push(connection),
+            Event::Decided(_) | Event::Told(..) => {}
         }
     }
 }

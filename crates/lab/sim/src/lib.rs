@@ -13,8 +13,10 @@ pub mod packet;
 pub mod router;
 pub mod tcp;
 
+mod agent;
 mod calls;
 mod frontend;
+mod signalling;
 mod telephone;
 mod rng;
 mod trace;

@@ -26,6 +26,8 @@ pub(crate) struct Telephone {
     pub(crate) address: SocketAddr,
     pub(crate) call_id: String,
     pub(crate) is_connected: bool,
+    /// The session that it offers.
+    pub(crate) offer: &'static str,
     service: &'static str,
     target: String,
     to_tag: Option<String>,
@@ -43,6 +45,7 @@ impl Telephone {
             address,
             call_id,
             is_connected: false,
+            offer: OFFER,
             service,
             target: format!("sip:{service}@{REALM}"),
             to_tag: None,
@@ -70,7 +73,7 @@ impl Telephone {
         let transport = if self.is_connected { "TCP" } else { "UDP" };
         let tag = self.to_tag.as_ref().map_or(String::new(), |tag| format!(";tag={tag}"));
         let has_offer = matches!(method, "INVITE" | "UPDATE");
-        let (kind, body) = if has_offer { ("Content-Type: application/sdp\r\n", OFFER) } else { Default::default() };
+        let (kind, body) = if has_offer { ("Content-Type: application/sdp\r\n", self.offer) } else { Default::default() };
         format!(
             "{method} {target} SIP/2.0\r\nVia: SIP/2.0/{transport} {address};branch=z9hG4bK{call_id}-{branch};rport\r\n\
             Max-Forwards: 70\r\n{routes}From: <sip:{user}@{REALM}>;tag={user}\r\nTo: <sip:{service}@{REALM}>{tag}\r\n\
@@ -78,6 +81,11 @@ impl Telephone {
             Content-Length: {len}\r\n\r\n{body}",
             len = body.len(),
         )
+    }
+
+    /// Whether this answers its last request.
+    pub(crate) fn is_current(&self, answer: &Message<'_>) -> bool {
+        answer.cseq().is_ok_and(|cseq| cseq.number == self.cseq)
     }
 
     /// The credentials that answer a challenge, as a header line.

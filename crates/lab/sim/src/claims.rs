@@ -10,6 +10,7 @@ mod burn;
 mod bytes;
 mod clock;
 mod layout;
+mod nutss;
 mod overload;
 mod replicas;
 mod requests;
@@ -165,6 +166,11 @@ pub const ALL: &[Claim] = &[
     overload::RS_7,
     overload::RS_8,
     overload::RS_9,
+    overload::RS_10,
+    nutss::NU_1,
+    nutss::NU_2,
+    nutss::NU_3,
+    nutss::NU_4,
     replicas::NU_5,
     replicas::NU_6,
     replicas::NU_7,

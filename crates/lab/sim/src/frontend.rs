@@ -9,8 +9,8 @@ use sluicegate_feed::Selector;
 use sluicegate_grant::IssuerKey;
 use sluicegate_policy::{Bounds, Credentials, Draft, Group, Policy, Service, User};
 use sluicegate_proxy::{
-    AgentKeys, ConnectionId, DigestName, Event, Flow, GateAnswer, Guesses, Input, Ledger, Listening, Locations, Now, Outages,
-    Overload, Phones, Proofs, Settings, Shard, ShardMetrics, Tables, Traces, derive,
+    AgentKeys, ConnectionId, DigestName, Event, Flow, GateAnswer, Guesses, Input, Ledger, Listening, Locations, Now,
+    Outages, Overload, Phones, Proofs, Settings, Shard, ShardMetrics, Tables, Traces, derive,
 };
 use sluicegate_signin::ReplicaKey;
 use sluicegate_sip::{
@@ -128,7 +128,8 @@ impl Frontend {
             Shard::new(self.place(settings), Arc::clone(&self.policy), Arc::clone(&self.ledger), Arc::clone(metrics))
                 .expect("a load to be engineered for")
         };
-        self.shards = (0..self.setup.shards).zip(&self.metrics).map(|(number, metrics)| shard(number, metrics)).collect();
+        self.shards =
+            (0..self.setup.shards).zip(&self.metrics).map(|(number, metrics)| shard(number, metrics)).collect();
     }
 
     fn start_key(&self, shard: u8) -> Arc<Zeroizing<[u8; 32]>> {

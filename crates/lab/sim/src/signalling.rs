@@ -16,6 +16,7 @@ use sluicegate_sip::message::Message;
 use sluicegate_wire::{Instant, UnixTime};
 
 use crate::{
+    Rng,
     frontend::{Frontend, SERVER, START, Sent, Setup, policy, user},
     telephone::{Telephone, answer_of_server},
 };
@@ -35,7 +36,8 @@ const TURN: u64 = 20_000_000;
 /// What the frontend's thread spends, in nanoseconds.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Costs {
-    /// A message that is passed on.
+    /// An INVITE that is passed on, and any other message that is.
+    pub(crate) invite: u64,
     pub(crate) passed: u64,
     /// Any other that is answered.
     pub(crate) answered: u64,
@@ -72,8 +74,8 @@ pub(crate) struct Scenario {
     pub(crate) link: (u64, u64),
     /// Datagrams that the socket holds.
     pub(crate) buffer: usize,
-    /// Seconds before it is counted, and in which it is.
-    pub(crate) seconds: (u64, u64),
+    /// Seconds before it is counted, in which it is, and after the last call.
+    pub(crate) seconds: (u64, u64, u64),
 }
 
 /// What came of it.
@@ -92,6 +94,11 @@ pub(crate) struct Tally {
     pub(crate) lost: u64,
     /// Requests that callers sent again.
     pub(crate) again: u64,
+    /// Messages, by what they cost.
+    pub(crate) invites: u64,
+    pub(crate) passed: u64,
+    pub(crate) answered: u64,
+    pub(crate) taken: u64,
     seconds: u64,
 }
 
@@ -154,11 +161,12 @@ struct World {
     connections: BTreeMap<u32, bool>,
     connected: u32,
     bad: u64,
+    rng: Rng,
     tally: Tally,
 }
 
 /// Plays it.
-pub(crate) fn play(scenario: Scenario) -> Tally {
+pub(crate) fn play(seed: u64, scenario: Scenario) -> Tally {
     let users: Vec<User> = (0..256).map(|nth| user(&format!("user{nth}"))).collect();
     let setup = Setup { overload: scenario.overload, ..Setup::default() };
     let frontend = Frontend::new(setup, &policy(users.clone()), AgentKeys::default());
@@ -180,6 +188,7 @@ pub(crate) fn play(scenario: Scenario) -> Tally {
         connections: BTreeMap::new(),
         connected: 0,
         bad: 0,
+        rng: Rng::new(seed),
         tally: Tally { seconds: scenario.seconds.1, ..Tally::default() },
     };
     world.run();
@@ -190,7 +199,8 @@ const SECOND: u64 = 1_000_000_000;
 
 impl World {
     fn run(&mut self) {
-        let end = (self.scenario.seconds.0 + self.scenario.seconds.1) * SECOND;
+        let (before, counted, after) = self.scenario.seconds;
+        let end = (before + counted + after) * SECOND;
         self.at(0, Event::Turn);
         self.at(1, Event::Call);
         if self.scenario.bad_per_s > 0 {
@@ -218,12 +228,15 @@ impl World {
 
     fn take(&mut self, event: Event) {
         match event {
+            Event::Call if self.now >= (self.scenario.seconds.0 + self.scenario.seconds.1) * SECOND => {}
             Event::Call => {
                 self.at(SECOND / self.scenario.calls_per_s, Event::Call);
                 self.call();
             }
             Event::Bad => {
-                self.at(SECOND / self.scenario.bad_per_s, Event::Bad);
+                // In lockstep with the link they would take every place in it.
+                let after = self.rng.below(2 * SECOND / self.scenario.bad_per_s);
+                self.at(after, Event::Bad);
                 self.bad();
             }
             Event::Arrive(flow, message) => self.arrive(flow, message),
@@ -268,8 +281,15 @@ impl World {
         let mut phone = Telephone::new(user, address, "pbx", format!("c{nth}"));
         phone.is_connected = connection.is_some();
         let flow = Flow { listener: u8::from(connection.is_some()), peer: address, connection };
-        let caller =
-            Caller { phone, flow, stage: Stage::Inviting, began: self.now, last: String::new(), sent: 0, ack: String::new() };
+        let caller = Caller {
+            phone,
+            flow,
+            stage: Stage::Inviting,
+            began: self.now,
+            last: String::new(),
+            sent: 0,
+            ack: String::new(),
+        };
         self.by_address.insert(address, self.callers.len());
         self.callers.push(caller);
         self.ask(self.callers.len() - 1, "INVITE", "");
@@ -378,12 +398,15 @@ impl World {
         let waited = flow.connection.is_none().then(|| Duration::from_nanos(self.now - arrived));
         self.frontend.shards[0].wait(waited);
         let sent = self.frontend.receive(now, 0, flow, &message);
-        let Costs { passed, answered, taken, .. } = self.scenario.costs;
-        let cost = match sent.is_empty() {
-            true => taken,
-            false if sent.iter().any(|(to, _)| to.peer != flow.peer) => passed,
-            false => answered,
+        let (costs, tally) = (self.scenario.costs, &mut self.tally);
+        let is_passed = sent.iter().any(|(to, _)| to.peer != flow.peer);
+        let (cost, counted) = match sent.is_empty() {
+            true => (costs.taken, &mut tally.taken),
+            false if is_passed && message.starts_with(b"INVITE") => (costs.invite, &mut tally.invites),
+            false if is_passed => (costs.passed, &mut tally.passed),
+            false => (costs.answered, &mut tally.answered),
         };
+        *counted += 1;
         self.frontend.shards[0].spend(Duration::from_nanos(cost));
         for connection in std::mem::take(&mut self.frontend.proved) {
             self.connections.entry(connection.0.get()).and_modify(|is_proved| *is_proved = true);
@@ -464,31 +487,5 @@ impl World {
         if let (Some(connection), Some(limits)) = (self.callers[call].flow.connection, self.scenario.connections) {
             self.at(limits.kept, Event::Close(connection));
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const C: Costs = Costs { passed: 364_000, answered: 20_000, taken: 10_000, connection: 50_000, turned_away: 20_000 };
-    fn s(overload: Overload, tcp: Option<Connections>, calls: u64, bad: u64) -> Tally {
-        let began = std::time::Instant::now();
-        let t = play(Scenario { overload, costs: C, connections: tcp, calls_per_s: calls, bad_per_s: bad, link: (30_000, 1_000), buffer: 1_820, seconds: (4, 6) });
-        println!("{overload:?} tcp {} calls {calls} bad {bad}: {:.0}/s {t:?} in {:?}", tcp.is_some(), t.goodput(), began.elapsed());
-        t
-    }
-    #[test]
-    fn show_signalling() {
-        let a = Overload::Adaptive { busy: 0.95, sojourn: (Duration::from_millis(5), Duration::from_millis(100)) };
-        let paper = Connections { max: 1_024, unproved_max: None, kept: 4 * SECOND };
-        let own = Connections { max: 4_096, unproved_max: Some(1_024), kept: 4 * SECOND };
-        for (overload, tcp) in [(Overload::Off, None), (a, None), (Overload::Off, Some(paper)), (a, Some(own))] {
-            for calls in [450, 530, 600, 1_590] {
-                s(overload, tcp, calls, 0);
-            }
-        }
-        s(Overload::Off, None, 300, 25_000);
-        s(a, None, 300, 25_000);
     }
 }

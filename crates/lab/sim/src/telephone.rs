@@ -73,7 +73,8 @@ impl Telephone {
         let transport = if self.is_connected { "TCP" } else { "UDP" };
         let tag = self.to_tag.as_ref().map_or(String::new(), |tag| format!(";tag={tag}"));
         let has_offer = matches!(method, "INVITE" | "UPDATE");
-        let (kind, body) = if has_offer { ("Content-Type: application/sdp\r\n", self.offer) } else { Default::default() };
+        let (kind, body) =
+            if has_offer { ("Content-Type: application/sdp\r\n", self.offer) } else { Default::default() };
         format!(
             "{method} {target} SIP/2.0\r\nVia: SIP/2.0/{transport} {address};branch=z9hG4bK{call_id}-{branch};rport\r\n\
             Max-Forwards: 70\r\n{routes}From: <sip:{user}@{REALM}>;tag={user}\r\nTo: <sip:{service}@{REALM}>{tag}\r\n\

@@ -49,6 +49,16 @@ pub(crate) struct Call {
     pub(crate) end: Done,
 }
 
+impl Call {
+    /// Which share of its time goes into digest authentication: the challenge and its ACK, and the look at the credentials.
+    pub(crate) fn digest_share(&self) -> f64 {
+        let digest = self.wrong.ns() + self.ack.ns();
+        let rest = [&self.answer, &self.confirm, &self.bye, &self.end].map(Done::ns).iter().sum::<u64>();
+        let all = self.challenge.ns() + self.ack.ns() + self.invite.ns() + rest;
+        digest as f64 / all.max(1) as f64
+    }
+}
+
 /// What refusing takes.
 #[derive(Debug, Default)]
 pub(crate) struct Refusal {
@@ -161,17 +171,4 @@ pub(crate) fn refusals() -> Refusal {
         bench.frontend.on_time(bench.now);
     }
     refusal
-}
-#[cfg(test)]
-mod tests {
-    use super::*;
-    #[test]
-    fn show() {
-        let call = calls().unwrap();
-        for (n, d) in [("challenge",&call.challenge),("ack",&call.ack),("wrong",&call.wrong),("invite",&call.invite),("answer",&call.answer),("confirm",&call.confirm),("bye",&call.bye),("end",&call.end)] {
-            println!("{n} {} ns {} bytes {}", d.ns(), d.bytes, d.times());
-        }
-        let r = refusals();
-        println!("dropped {} {} {} rejected {} {} {}", r.dropped.ns(), r.dropped.bytes, r.dropped.times(), r.rejected.ns(), r.rejected.bytes, r.rejected.times());
-    }
 }

@@ -53,3 +53,8 @@ fn rs_8_the_baseline_fills_memory() {
 fn rs_9_of_ten_sends_one_passes() {
     check("RS-9");
 }
+
+#[test]
+fn rs_10_a_drop_costs_less_than_a_rejection_and_both_less_than_forwarding() {
+    check("RS-10");
+}

@@ -3,7 +3,10 @@
 use sluicegate_overload::{Engineered, OVERLOADED_ABOVE, Refusing, Rejection};
 
 use super::{Claim, Level, Outcome, Paper, Setting};
-use crate::calls::{Costs, Tally, Traffic, play};
+use crate::{
+    calls::{Costs, Tally, Traffic, play},
+    work,
+};
 
 /// What the paper's proxy spent. 1,000 calls/s take 20 % of it (section IV-B): 200 us for an INVITE and its BYE. How that
 /// splits, and what refusals cost, is fitted to Tables I to III.
@@ -102,6 +105,42 @@ pub(super) const RS_9: Claim = claim(
     ("an in-dialog request is dropped with at most .1^(1/10) = .7943", "exact", Level::Exact),
     drop_max,
 );
+pub(super) const RS_10: Claim = claim(
+    "RS-10",
+    "Figure 1",
+    (
+        "a drop costs less than a rejection (about 1.2 times that), and both far less than forwarding",
+        "bytes exact; by the median time a drop <= a rejection, which is <= 1/3 of forwarding",
+        Level::Ordinal,
+    ),
+    costs,
+);
+
+fn costs(_: &Setting) -> Outcome {
+    let work::Refusal { dropped, rejected } = work::refusals();
+    let Some(call) = work::calls() else { return Outcome::new(false, "a call was not set up".into()) };
+    order(&dropped, &rejected, &call.invite)
+}
+
+/// Whether it is as Figure 1 has it.
+fn order(dropped: &work::Done, rejected: &work::Done, forwarded: &work::Done) -> Outcome {
+    let all = [dropped, rejected, forwarded];
+    let [drop, reject, forward] = all.map(work::Done::ns);
+    Outcome::new(
+        all.iter().all(|done| done.times() >= 100)
+            && dropped.bytes < rejected.bytes
+            && rejected.bytes < forwarded.bytes
+            && drop <= reject
+            && 3 * reject <= forward,
+        format!(
+            "{drop} ns, {reject} ns ({:.1} times that) and {forward} ns; {} bytes in and out, {} and {}",
+            reject as f64 / drop.max(1) as f64,
+            dropped.bytes,
+            rejected.bytes,
+            forwarded.bytes
+        ),
+    )
+}
 
 fn equations(_: &Setting) -> Outcome {
     let paper = Engineered::PAPER;
@@ -258,4 +297,17 @@ fn baseline_memory(setting: &Setting) -> Outcome {
 fn drop_max(_: &Setting) -> Outcome {
     let most = Engineered::PAPER.drop_max();
     Outcome::new((most - 0.1_f64.powf(0.1)).abs() < 1e-12 && most < 0.1_f64.powf(0.1) + 1e-12, format!("{most:.4}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rejecting_with_as_much_work_as_forwarding_is_no_order() {
+        let work::Refusal { dropped, rejected } = work::refusals();
+        let call = work::calls().expect("a call");
+        assert!(!order(&dropped, &call.invite, &call.invite).pass);
+        assert!(!order(&rejected, &dropped, &call.invite).pass);
+    }
 }

@@ -136,7 +136,8 @@ fn forged((seed, strangers, guesses): (u64, u64, u64), hides: bool) -> (u64, u64
     for nth in 0..strangers {
         let method = ["INVITE", "REGISTER", "OPTIONS", "MESSAGE", "BYE", "CANCEL", "ACK"][rng.below(7) as usize];
         let [a, b, c, ..] = rng.bits().to_be_bytes();
-        let mut phone = Telephone::new(&alice, SocketAddr::from(([11, a, b, c], 5060)), "web", format!("stranger{nth}"));
+        let mut phone =
+            Telephone::new(&alice, SocketAddr::from(([11, a, b, c], 5060)), "web", format!("stranger{nth}"));
         frontend.receive(at(nth / 1_000), 0, seen(phone.address), phone.request(method, "").as_bytes());
     }
     let now = at(strangers / 1_000);
@@ -153,8 +154,7 @@ fn forged((seed, strangers, guesses): (u64, u64, u64), hides: bool) -> (u64, u64
         let mut phone = Telephone::new(&alice, victim, "web", format!("guess{nth}"));
         let nonce: Vec<u8> = (0..NONCE_TEXT_LEN).map(|_| DIGITS[rng.below(64) as usize]).collect();
         let realm = REALM.as_bytes();
-        let challenge =
-            Challenge { realm, nonce: &nonce, opaque: None, algorithm: Algorithm::Sha256, stale: false };
+        let challenge = Challenge { realm, nonce: &nonce, opaque: None, algorithm: Algorithm::Sha256, stale: false };
         let credentials = phone.proof(&challenge, "INVITE");
         frontend.receive(now, 0, seen(victim), phone.request("INVITE", &credentials).as_bytes());
     }
@@ -258,9 +258,11 @@ impl Site {
         let stolen: Vec<EpochHa1> =
             AgentKeys::wanted(leak).into_iter().map(|epoch| self.holder.ha1(epoch, 1)).collect();
         let midnight = Epoch(Epoch::at(leak).0 + 1).start();
-        let looks = [leak, UnixTime(midnight.0 - 1), midnight.plus_secs(WINDOW_S - 1), midnight.plus_secs(WINDOW_S + 1)];
+        let looks =
+            [leak, UnixTime(midnight.0 - 1), midnight.plus_secs(WINDOW_S - 1), midnight.plus_secs(WINDOW_S + 1)];
         let next = midnight.plus_secs(86_400);
-        let looks = looks.into_iter().chain([UnixTime(next.0 - 1), next.plus_secs(WINDOW_S + 1), next.plus_secs(400_000)]);
+        let looks =
+            looks.into_iter().chain([UnixTime(next.0 - 1), next.plus_secs(WINDOW_S + 1), next.plus_secs(400_000)]);
         let looks: Vec<UnixTime> = looks.collect();
         // Days go by one after the other.
         let mut opens = Vec::new();

@@ -54,19 +54,34 @@ pub(crate) fn policy(users: Vec<User>) -> Arc<Policy> {
     Arc::new(Policy::build(draft, Bounds::default()).expect("a policy").0)
 }
 
+/// Tables of a few calls, which are soon made.
+const SMALL: Tables = Tables {
+    transactions_max: 256,
+    transactions_per_user_max: 256,
+    exchanges_per_user_max: 256,
+    replays_max: 256,
+    replays_per_user_max: 256,
+    bindings_max: 16,
+    contacts_max: 256,
+    contacts_per_user_max: 10,
+    events_max: 256,
+    legs_max: 256,
+};
+
 /// What tells one frontend of a site from another, and how it is set up.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Setup {
     pub(crate) replica: u16,
     pub(crate) shards: u8,
     pub(crate) overload: Overload,
+    pub(crate) tables: Tables,
     /// Whether all shards of all frontends and starts make their nonces with one key, as the NUTSS paper's servers do.
     pub(crate) shares_nonces: bool,
 }
 
 impl Default for Setup {
     fn default() -> Self {
-        Self { replica: 1, shards: 1, overload: Overload::Off, shares_nonces: false }
+        Self { replica: 1, shards: 1, overload: Overload::Off, tables: SMALL, shares_nonces: false }
     }
 }
 
@@ -145,7 +160,7 @@ impl Frontend {
     }
 
     fn settings(&self) -> Settings {
-        let tables = Tables::default();
+        let tables = self.setup.tables;
         let own = address(self.setup.replica);
         Settings {
             realm: REALM.into(),

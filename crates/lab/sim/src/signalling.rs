@@ -11,7 +11,7 @@ use std::{
 };
 
 use sluicegate_policy::User;
-use sluicegate_proxy::{AgentKeys, ConnectionId, Flow, Input, Now, Overload};
+use sluicegate_proxy::{AgentKeys, ConnectionId, Flow, Input, Now, Overload, Tables};
 use sluicegate_sip::message::Message;
 use sluicegate_wire::{Instant, UnixTime};
 
@@ -168,7 +168,7 @@ struct World {
 /// Plays it.
 pub(crate) fn play(seed: u64, scenario: Scenario) -> Tally {
     let users: Vec<User> = (0..256).map(|nth| user(&format!("user{nth}"))).collect();
-    let setup = Setup { overload: scenario.overload, ..Setup::default() };
+    let setup = Setup { overload: scenario.overload, tables: Tables::default(), ..Setup::default() };
     let frontend = Frontend::new(setup, &policy(users.clone()), AgentKeys::default());
     let mut world = World {
         scenario,

@@ -4,7 +4,7 @@ use std::{net::SocketAddr, sync::Arc, time};
 
 use sluicegate_overload::{Engineered, Load, Refusing};
 use sluicegate_policy::{Policy, User};
-use sluicegate_proxy::{AgentKeys, Flow, Now, Overload};
+use sluicegate_proxy::{AgentKeys, Flow, Now, Overload, Tables};
 use sluicegate_wire::Instant;
 
 use crate::{
@@ -78,7 +78,8 @@ struct Bench {
 fn bench(overload: Overload) -> Bench {
     let users: Vec<User> = (0..64).map(|nth| user(&format!("user{nth}"))).collect();
     let policy: Arc<Policy> = policy(users.clone());
-    let frontend = Frontend::new(Setup { overload, ..Setup::default() }, &policy, AgentKeys::default());
+    let frontend =
+        Frontend::new(Setup { overload, tables: Tables::default(), ..Setup::default() }, &policy, AgentKeys::default());
     Bench { frontend, users, now: Now { instant: Instant::from_secs(1_000), unix: START } }
 }
 

@@ -18,7 +18,7 @@ pub use grants::{GrantState, GrantStatus, Revoke, Revoked};
 pub use objects::{Configured, ContactStatus, Gate, JoinToken, NewUser, Unregistered, User, UserChange, UserStatus};
 pub use status::{
     Enforcement, FeedStage, FeedStatus, FrontendStatus, GateStatus, JoinedGate, LaneStatus, NodeStatus, PortStatus,
-    Role, RouterStatus, SavedStatus, ServiceStatus, TableStatus,
+    ReplicaStatus, Role, RouterStatus, SavedStatus, ServiceStatus, TableStatus, UsersTaken,
 };
 pub use trace::{
     CallEnd, CallStep, CallStory, Decision, Flow, FlowTrace, MessagesWanted, Observe, PolicyAnswer, PolicyTest,

@@ -255,6 +255,10 @@ pub struct FrontendStatus {
     pub frontend_key: String,
     /// The epochs whose agents can sign in.
     pub agent_epochs: Vec<u32>,
+    /// The last that this frontend has of another one's users, if it has them from there.
+    pub users_taken: Option<UsersTaken>,
+    /// The frontends that have this one's users.
+    pub replicas: Vec<ReplicaStatus>,
     /// Where gates dial.
     pub feed: SocketAddr,
     /// SIP threads.
@@ -279,6 +283,30 @@ pub struct FrontendStatus {
     pub tables: Vec<TableStatus>,
     /// What an operator should look at; empty if all is well.
     pub alarms: Vec<String>,
+}
+
+/// What a frontend has of another one's users.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UsersTaken {
+    /// The number of the file that brought them.
+    pub number: u64,
+    /// When that was taken, Unix seconds.
+    pub at: u64,
+}
+
+/// A frontend that has this one's users.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReplicaStatus {
+    /// Its name.
+    pub name: String,
+    /// Where it is sent them; `null` where files are copied.
+    pub feed: Option<SocketAddr>,
+    /// The number of the last file that it has taken since this frontend was started, when it was sent them.
+    pub number: Option<u64>,
+    /// When that was, Unix seconds.
+    pub taken_at: Option<u64>,
+    /// Why it could not be sent the next one.
+    pub problem: Option<String>,
 }
 
 /// A gate as its frontend sees it.

@@ -30,6 +30,8 @@ use sluicegate_keys::{self as keys, KeyError};
 pub const SERVER_NAME: &str = "feed.sluicegate.invalid";
 /// The application protocol (ALPN).
 pub const PROTOCOL: &[u8] = b"sluicegate-feed/1";
+/// The application protocol by which a frontend is sent what is sealed to it.
+pub const SEALED_PROTOCOL: &[u8] = b"sluicegate-sealed/1";
 
 /// Why TLS could not be set up.
 #[derive(Debug, thiserror::Error)]
@@ -160,13 +162,44 @@ pub fn server_config(identity: &Identity, admission: Arc<dyn Admission>) -> Resu
 /// # Errors
 /// If certificate and key do not go together.
 pub fn tunnel_config(identity: &Identity) -> Result<Arc<ServerConfig>, TlsError> {
+    to_anybody(identity, Vec::new())
+}
+
+/// TLS for a frontend that is sent what is sealed to it and signed: whoever connects shows no certificate.
+///
+/// # Errors
+/// If certificate and key do not go together.
+pub fn sealed_server_config(identity: &Identity) -> Result<Arc<ServerConfig>, TlsError> {
+    to_anybody(identity, vec![SEALED_PROTOCOL.to_vec()])
+}
+
+fn to_anybody(identity: &Identity, protocols: Vec<Vec<u8>>) -> Result<Arc<ServerConfig>, TlsError> {
     let (chain, key) = identity.chain_and_key();
     let mut config = ServerConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&TLS13])?
         .with_no_client_auth()
         .with_single_cert(chain, key)?;
+    config.alpn_protocols = protocols;
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
+    Ok(Arc::new(config))
+}
+
+/// The other end of [`sealed_server_config`]. No certificate is pinned: what is sent is of use to its receiver alone, who
+/// proves to have opened it.
+///
+/// # Errors
+/// Only if TLS cannot be had at all.
+pub fn sealed_client_config() -> Result<Arc<ClientConfig>, TlsError> {
+    let provider = provider();
+    let verifier = Arc::new(Pinned { pinned: None, algorithms: provider.signature_verification_algorithms });
+    let mut config = ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&TLS13])?
+        .dangerous()
+        .with_custom_certificate_verifier(verifier)
+        .with_no_client_auth();
+    config.alpn_protocols = vec![SEALED_PROTOCOL.to_vec()];
+    config.resumption = Resumption::disabled();
     Ok(Arc::new(config))
 }
 
@@ -176,7 +209,7 @@ pub fn tunnel_config(identity: &Identity) -> Result<Arc<ServerConfig>, TlsError>
 /// If certificate and key do not go together.
 pub fn client_config(identity: &Identity, pinned: [u8; 32]) -> Result<Arc<ClientConfig>, TlsError> {
     let provider = provider();
-    let verifier = Arc::new(Pinned { pinned, algorithms: provider.signature_verification_algorithms });
+    let verifier = Arc::new(Pinned { pinned: Some(pinned), algorithms: provider.signature_verification_algorithms });
     let (chain, key) = identity.chain_and_key();
     let mut config = ClientConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&TLS13])?
@@ -190,7 +223,8 @@ pub fn client_config(identity: &Identity, pinned: [u8; 32]) -> Result<Arc<Client
 
 #[derive(Debug)]
 struct Pinned {
-    pinned: [u8; 32],
+    /// `None`: any.
+    pinned: Option<[u8; 32]>,
     algorithms: WebPkiSupportedAlgorithms,
 }
 
@@ -203,7 +237,7 @@ impl ServerCertVerifier for Pinned {
         _ocsp_response: &[u8],
         _now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        if fingerprint(end_entity).ct_eq(&self.pinned).into() {
+        if self.pinned.is_none_or(|pinned| fingerprint(end_entity).ct_eq(&pinned).into()) {
             Ok(ServerCertVerified::assertion())
         } else {
             Err(Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure))

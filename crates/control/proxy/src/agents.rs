@@ -15,12 +15,10 @@ pub const LEAD_S: u64 = 3_600;
 pub type EpochUsers = HashMap<String, EpochHa1>;
 
 /// The users of one or two epochs. After midnight those of the day before stay for as long as a nonce lives.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct AgentKeys {
     certificate: String,
     epochs: Vec<(Epoch, EpochUsers)>,
-    /// When a key holder elsewhere issued them.
-    pub issued: UnixTime,
 }
 
 impl std::fmt::Debug for AgentKeys {
@@ -34,7 +32,7 @@ impl AgentKeys {
     /// From what a key holder gave.
     #[must_use]
     pub fn new(certificate: String, epochs: Vec<(Epoch, EpochUsers)>) -> Self {
-        Self { certificate, epochs, issued: UnixTime(0) }
+        Self { certificate, epochs }
     }
 
     /// The epochs of which there are keys, and of how many users.
@@ -45,7 +43,7 @@ impl AgentKeys {
     /// The same without what is over.
     pub fn still_good(&self, now: UnixTime) -> Self {
         let epochs = self.epochs.iter().filter(|(epoch, _)| *epoch >= Self::oldest(now)).cloned().collect();
-        Self { certificate: self.certificate.clone(), epochs, issued: self.issued }
+        Self { certificate: self.certificate.clone(), epochs }
     }
 
     /// The epochs whose keys a frontend may have now.

@@ -21,6 +21,6 @@ pub use handshake::{
     ADDRESS_TAG, ANSWER_LEN, Answer, CAPABILITY_TAG, HEADER, Hello, Initiator, MESSAGE_LEN, Proposal, SignInError,
     answer_tag, joined, respond,
 };
-pub use sealed::{SealError, seal, unseal};
+pub use sealed::{SEALED_HEAD_LEN, SealError, SealedHead, seal, sealed_head, unseal};
 pub use secret::{EpochHa1, SECRET_LEN, UserSecret};
 pub use site::{CERTIFICATE_LEN, Certificate, CertificateError, ReplicaKey, SiteKey, SitePublic, key_of, key_text};

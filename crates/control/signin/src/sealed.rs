@@ -1,15 +1,15 @@
 //! What a key holder gives a frontend on another host: sealed to the frontend's key, signed with the site's.
 //!
-//! `site key 32 | replica key 32 | issued 8 | Ed25519 signature 64 | Noise messages`, big-endian, as base64url. The first
-//! message of `Noise_N_25519_ChaChaPoly_SHA256` is empty; each of the others carries a part of the content. The signature
-//! is over `"sluicegate keys v1\0" ‖ realm ‖ 0 ‖ replica key ‖ issued ‖ SHA-256(messages)`, and all of that but the hash is
-//! the prologue: whoever changes, replaces or redirects the file has to have the site's key.
+//! `site key 32 | replica key 32 | number 8 | hash 32 | Ed25519 signature 64 | Noise messages`, big-endian, as base64url. The
+//! first message of `Noise_N_25519_ChaChaPoly_SHA256` is empty; each of the others carries a part of the content. The
+//! signature is over `"sluicegate keys v2\0" ‖ realm ‖ 0 ‖ replica key ‖ number ‖ hash`, the hash is the SHA-256 of the
+//! messages, and all of that but the hash is the prologue: whoever changes, replaces or redirects the file has to have the
+//! site's key. What is in front of the messages says by itself whether they are worth waiting for.
 
 use alloc::{string::String, vec, vec::Vec};
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use sha2::{Digest as _, Sha256};
-use sluicegate_wire::UnixTime;
 use zeroize::Zeroizing;
 
 use crate::{
@@ -18,9 +18,11 @@ use crate::{
 };
 
 const PATTERN: &str = "Noise_N_25519_ChaChaPoly_SHA256";
-const CONTEXT: &[u8] = b"sluicegate keys v1\0";
-/// Site key, replica key, time and signature.
-const HEAD_LEN: usize = 136;
+const CONTEXT: &[u8] = b"sluicegate keys v2\0";
+/// Site key, replica key, number, hash and signature.
+const HEAD_LEN: usize = 168;
+/// The same as it is written.
+pub const SEALED_HEAD_LEN: usize = HEAD_LEN / 3 * 4;
 /// The first message: an ephemeral key and a tag.
 const FIRST_LEN: usize = 48;
 /// Longest Noise message.
@@ -33,7 +35,7 @@ const PART_LEN_MAX: usize = MESSAGE_LEN_MAX - 16;
 #[non_exhaustive]
 pub enum SealError {
     /// It is none.
-    #[error("this is no file of keys, or it was cut; issue it again with `sluicegate key issue`")]
+    #[error("this is no file of keys of this version, or it was cut; issue it again with `sluicegate key issue`")]
     Malformed,
     /// It is for another frontend.
     #[error("these keys are for another frontend; copy the file that bears this one's name")]
@@ -48,25 +50,82 @@ pub enum SealError {
     Changed,
 }
 
-/// Seals `content` to the frontend with the key `replica`. `seed` is 32 secret random bytes, used for this alone.
+/// What the site says about a file before its content: which it is, of all that were issued to whom.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SealedHead<'a> {
+    /// The realm.
+    pub realm: &'a str,
+    /// The key of the frontend that it is for.
+    pub replica: [u8; 32],
+    /// Its number: of a later file it is higher.
+    pub number: u64,
+}
+
+impl SealedHead<'_> {
+    fn said(&self) -> Vec<u8> {
+        [CONTEXT, self.realm.as_bytes(), &[0], &self.replica, &self.number.to_be_bytes()].concat()
+    }
+}
+
+impl SiteKey {
+    /// Signs a file with this head and this SHA-256 of its messages.
+    #[must_use]
+    pub fn sign_sealed(&self, head: &SealedHead<'_>, hash: &[u8; 32]) -> [u8; 64] {
+        self.sign(&[&head.said()[..], hash].concat())
+    }
+}
+
+/// Seals `content` to the frontend that `head` names. `seed` is 32 secret random bytes, used for this alone; `sign` gives what
+/// [`SiteKey::sign_sealed`] gives for a hash.
 ///
 /// # Errors
-/// [`SealError::Malformed`] if `replica` is no key.
-pub fn seal(
+/// [`SealError::Malformed`] if the frontend's key is none; or as `sign`.
+pub fn seal<E: From<SealError>>(
     seed: [u8; 32],
-    (site, realm): (&SiteKey, &str),
-    replica: &[u8; 32],
-    issued: UnixTime,
+    (site, head): (&SitePublic, &SealedHead<'_>),
     content: &[u8],
-) -> Result<String, SealError> {
-    let said = said(realm, replica, issued);
-    let messages = encrypt(seed, replica, &said, content).map_err(|_| SealError::Malformed)?;
-    let signature = site.sign(&signed(&said, &messages));
-    let parts = [&site.public().to_bytes()[..], replica, &issued.0.to_be_bytes(), &signature, &messages];
+    sign: impl FnOnce(&[u8; 32]) -> Result<[u8; 64], E>,
+) -> Result<String, E> {
+    let messages = encrypt(seed, &head.replica, &head.said(), content).map_err(|_| SealError::Malformed)?;
+    let hash = <[u8; 32]>::from(Sha256::digest(&messages));
+    let signature = sign(&hash)?;
+    let number = head.number.to_be_bytes();
+    let parts = [&site.to_bytes()[..], &head.replica, &number, &hash, &signature, &messages];
     Ok(URL_SAFE_NO_PAD.encode(parts.concat()))
 }
 
-/// Opens a file of keys: when it was issued, and its content. `site` is whom this frontend believes.
+/// What stands in front of a file for the frontend `replica`: its number, and the hash of what follows. `head` is its first
+/// [`SEALED_HEAD_LEN`] bytes, `site` whom this frontend believes.
+///
+/// # Errors
+/// [`SealError`]: then the rest is to be believed as little.
+pub fn sealed_head(
+    head: &[u8],
+    realm: &str,
+    replica: &[u8; 32],
+    site: &SitePublic,
+) -> Result<(u64, [u8; 32]), SealError> {
+    let mut bytes = [0; HEAD_LEN];
+    match URL_SAFE_NO_PAD.decode_slice(head, &mut bytes) {
+        Ok(HEAD_LEN) => {}
+        _ => return Err(SealError::Malformed),
+    }
+    let key = |at: usize| <[u8; 32]>::try_from(&bytes[at..at + 32]).unwrap_or_default();
+    let (named, hash) = (SitePublic::from_bytes(key(0)), key(72));
+    let number = u64::from_be_bytes(<[u8; 8]>::try_from(&bytes[64..72]).unwrap_or_default());
+    let mut signature = [0; 64];
+    signature.copy_from_slice(&bytes[104..]);
+    if named != *site {
+        return Err(SealError::Site(named));
+    }
+    let said = SealedHead { realm, replica: key(32), number }.said();
+    if !site.verifies(&[&said[..], &hash].concat(), &signature) {
+        return Err(SealError::Changed);
+    }
+    if key(32) == *replica { Ok((number, hash)) } else { Err(SealError::Replica) }
+}
+
+/// Opens a file of keys: its number, and its content. `site` is whom this frontend believes.
 ///
 /// # Errors
 /// [`SealError`]: then nothing in it is to be believed.
@@ -75,33 +134,15 @@ pub fn unseal(
     realm: &str,
     replica: &ReplicaKey,
     site: &SitePublic,
-) -> Result<(UnixTime, Zeroizing<Vec<u8>>), SealError> {
-    let bytes = URL_SAFE_NO_PAD.decode(file.trim_ascii()).map_err(|_| SealError::Malformed)?;
-    let (head, messages) = bytes.split_at_checked(HEAD_LEN).ok_or(SealError::Malformed)?;
-    let key = |at: usize| <[u8; 32]>::try_from(&head[at..at + 32]).unwrap_or_default();
-    let (named, issued) = (SitePublic::from_bytes(key(0)), <[u8; 8]>::try_from(&head[64..72]).unwrap_or_default());
-    let mut signature = [0; 64];
-    signature.copy_from_slice(&head[72..]);
-    if named != *site {
-        return Err(SealError::Site(named));
-    }
-    let issued = UnixTime(u64::from_be_bytes(issued));
-    let said = said(realm, &key(32), issued);
-    if !site.verifies(&signed(&said, messages), &signature) {
+) -> Result<(u64, Zeroizing<Vec<u8>>), SealError> {
+    let (head, messages) = file.trim_ascii().split_at_checked(SEALED_HEAD_LEN).ok_or(SealError::Malformed)?;
+    let (number, hash) = sealed_head(head, realm, replica.public(), site)?;
+    let messages = URL_SAFE_NO_PAD.decode(messages).map_err(|_| SealError::Malformed)?;
+    if <[u8; 32]>::from(Sha256::digest(&messages)) != hash {
         return Err(SealError::Changed);
     }
-    if key(32) != *replica.public() {
-        return Err(SealError::Replica);
-    }
-    decrypt(replica, &said, messages).map(|content| (issued, content)).map_err(|_| SealError::Changed)
-}
-
-fn said(realm: &str, replica: &[u8; 32], issued: UnixTime) -> Vec<u8> {
-    [CONTEXT, realm.as_bytes(), &[0], replica, &issued.0.to_be_bytes()].concat()
-}
-
-fn signed(said: &[u8], messages: &[u8]) -> Vec<u8> {
-    [said, &Sha256::digest(messages)].concat()
+    let said = SealedHead { realm, replica: *replica.public(), number }.said();
+    decrypt(replica, &said, &messages).map(|content| (number, content)).map_err(|_| SealError::Changed)
 }
 
 fn encrypt(seed: [u8; 32], replica: &[u8; 32], said: &[u8], content: &[u8]) -> Result<Vec<u8>, snow::Error> {
@@ -140,17 +181,20 @@ mod tests {
 
     use super::*;
 
-    const NOW: UnixTime = UnixTime(1_800_000_000);
+    const NUMBER: u64 = 1_800_000_000_000_000;
 
     fn sealed(content: &[u8]) -> String {
         let site = SiteKey::from_seed(&[1; 32]);
-        seal([3; 32], (&site, "example.net"), ReplicaKey::from_seed(&[2; 32]).public(), NOW, content).unwrap()
+        let replica = *ReplicaKey::from_seed(&[2; 32]).public();
+        let head = SealedHead { realm: "example.net", replica, number: NUMBER };
+        seal([3; 32], (&site.public(), &head), content, |hash| Ok::<_, SealError>(site.sign_sealed(&head, hash)))
+            .unwrap()
     }
 
     fn opened(file: &[u8], realm: &str, replica: u8, site: u8) -> Result<Vec<u8>, SealError> {
         let site = SiteKey::from_seed(&[site; 32]).public();
-        unseal(file, realm, &ReplicaKey::from_seed(&[replica; 32]), &site).map(|(issued, content)| {
-            assert_eq!(issued, NOW);
+        unseal(file, realm, &ReplicaKey::from_seed(&[replica; 32]), &site).map(|(number, content)| {
+            assert_eq!(number, NUMBER);
             content.to_vec()
         })
     }
@@ -183,6 +227,12 @@ mod tests {
             assert!(opened(cut.as_bytes(), "example.net", 2, 1).is_err(), "{len} bytes");
         }
         assert_eq!(opened(b"!", "example.net", 2, 1), Err(SealError::Malformed));
+        let head = |len: usize, site: u8| {
+            let (replica, site) = (ReplicaKey::from_seed(&[2; 32]), SiteKey::from_seed(&[site; 32]).public());
+            sealed_head(&file.as_bytes()[..len], "example.net", replica.public(), &site).map(|(number, _)| number)
+        };
+        assert_eq!(head(SEALED_HEAD_LEN, 1), Ok(NUMBER), "the head is believed without the rest");
+        assert!(head(SEALED_HEAD_LEN, 9).is_err() && head(SEALED_HEAD_LEN - 1, 1).is_err());
         // With a right signature over a head that lacks its messages there is nothing to open either.
         assert!(!file.contains("a2V5cyBvZiBldmVyeWJvZHk"), "the content is not in clear");
     }

@@ -11,7 +11,7 @@ const RECORD_VERSION: u8 = 4;
 /// Versions before, whose services ended so many fields earlier. Nothing, empty and no are a zero byte each.
 const EARLIER: [(u8, usize); 2] = [(2, 5), (3, 1)];
 /// Records read from the store at a time.
-const PAGE_LEN: usize = 1_024;
+pub(crate) const PAGE_LEN: usize = 1_024;
 
 /// What a record is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -270,7 +270,7 @@ impl Directory {
     }
 }
 
-fn checked_key<R: Record>(record: &R) -> Result<String, DirectoryError> {
+pub(crate) fn checked_key<R: Record>(record: &R) -> Result<String, DirectoryError> {
     let name = record.name();
     if !is_name(name) {
         return Err(DirectoryError::Name { kind: R::KIND, name: name.chars().take(80).collect() });

@@ -1,6 +1,7 @@
 //! Small records under text keys, in one file.
 
 use std::{
+    collections::BTreeSet,
     fs::{File, OpenOptions},
     io,
     os::unix::fs::{OpenOptionsExt, PermissionsExt},
@@ -92,7 +93,6 @@ impl Txn {
     }
 
     fn check_bounds(&self) -> Result<(), StoreError> {
-        let within = |what, len, max| if len > max { Err(StoreError::TooLarge { what, len, max }) } else { Ok(()) };
         within("a transaction", self.changes.len().max(self.conditions.len()), OPS_MAX)?;
         self.changes.iter().try_for_each(|(key, value)| {
             within("a key", key.len(), KEY_LEN_MAX)?;
@@ -206,6 +206,41 @@ impl Store {
         Ok(revision)
     }
 
+    /// Has these records and no others under keys that begin with one of `prefixes`: all of them, or what there was on an error.
+    ///
+    /// # Errors
+    /// As [`Store::txn`], but for the number of records, which is that of the store.
+    pub fn replace(&self, prefixes: &[String], records: &[(String, &[u8])]) -> Result<Revision, StoreError> {
+        records.iter().try_for_each(|(key, value)| {
+            within("a key", key.len(), KEY_LEN_MAX)?;
+            within("a value", value.len(), VALUE_LEN_MAX)
+        })?;
+        let new: BTreeSet<&str> = records.iter().map(|(key, _)| key.as_str()).collect();
+        let write = self.database.begin_write()?;
+        let revision = {
+            let mut entries = write.open_table(ENTRIES)?;
+            let mut meta = write.open_table(META)?;
+            let (next, len_before) = (revision(&meta)? + 1, entries.len()?);
+            for prefix in prefixes {
+                let end = format!("{prefix}\u{10ffff}");
+                entries.retain_in(prefix.as_str()..end.as_str(), |key, _| new.contains(key))?;
+            }
+            for (key, value) in records {
+                let is_same = entries.get(key.as_str())?.is_some_and(|known| known.value().2 == *value);
+                if !is_same {
+                    entries.insert(key.as_str(), (next, 0, *value))?;
+                }
+            }
+            if entries.len()? > self.entries_max.max(len_before) {
+                return Err(StoreError::Full { max: self.entries_max });
+            }
+            meta.insert(REVISION, next)?;
+            next
+        };
+        write.commit()?;
+        Ok(revision)
+    }
+
     /// Removes all records with keys from `first` on and before `end`.
     ///
     /// # Errors
@@ -221,6 +256,10 @@ impl Store {
         write.commit()?;
         Ok(())
     }
+}
+
+const fn within(what: &'static str, len: usize, max: usize) -> Result<(), StoreError> {
+    if len > max { Err(StoreError::TooLarge { what, len, max }) } else { Ok(()) }
 }
 
 fn entry(key: &str, (revision, _, value): (u64, u64, &[u8])) -> Entry {

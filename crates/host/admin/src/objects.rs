@@ -21,6 +21,7 @@ pub(crate) fn routes(routes: Routes) -> Routes {
         .on(&api::USER_PASSWORD, password)
         .on(&api::USER_REMOVE, remove_user)
         .on(&api::KEYS_LOAD, load_keys)
+        .on(&api::KEYS_ISSUE, issue_keys)
         .on(&api::GROUPS, async |asked| catalog(&asked.api)?.groups().map_err(bad))
         .on(&api::GROUP_ADD, add_group)
         .on(&api::GROUP_REMOVE, remove_group)
@@ -96,6 +97,12 @@ async fn load_keys(asked: Asked<String>) -> Result<Vec<(u32, usize)>, Refused> {
     let loaded = control.keys_load(asked.body.as_bytes()).map_err(bad)?;
     asked.changed("key load", "");
     Ok(loaded)
+}
+
+async fn issue_keys(asked: Asked<()>) -> Result<String, Refused> {
+    let issued = asked.api.frontend()?.keys_issue(&asked.name).map_err(bad)?;
+    asked.changed("key issue", &asked.name);
+    Ok(issued.text)
 }
 
 async fn add_group(asked: Asked<Group>) -> Result<(), Refused> {

@@ -56,6 +56,12 @@ pub enum EditError {
     /// More than fit into one change.
     #[error("{0} services are too many for one change; give at most {OPS_MAX} in one file, nothing was changed")]
     TooMany(usize),
+    /// They are another frontend's to change.
+    #[error(
+        "users, groups and stored services of this frontend are those of the frontend that has the site's key holder; change \
+         them there: what was changed is here once it is sent, or issued and loaded (`key issue`, `key load`)"
+    )]
+    Replica,
     /// It stands in the configuration file, where it has to be changed.
     #[error("{kind} {name:?} stands in the configuration file; change it there, then `sluicegate reload`")]
     Configured {
@@ -71,8 +77,8 @@ pub enum EditError {
 pub struct Edited {
     /// What agents sign in with is other than it was.
     pub(crate) agents: bool,
-    /// The user whose grants end: disabled, or removed.
-    pub(crate) user: Option<String>,
+    /// Users whose grants end: disabled, or removed.
+    pub(crate) users: Vec<String>,
     /// Services whose grants end: gone, or reached otherwise now.
     pub services: Vec<String>,
     /// Peers whose grants end, as users are named: gone, or known otherwise now.
@@ -155,19 +161,31 @@ impl Catalog {
     }
 
     /// What configuration and store say, unchecked. A name in the configuration file hides the same one in the store.
-    fn draft(&self) -> Result<Draft, EditError> {
+    pub(crate) fn draft(&self) -> Result<Draft, EditError> {
         self.draft_with(&self.configured.load())
     }
 
     fn draft_with(&self, configured: &Configured) -> Result<Draft, EditError> {
-        let mut draft = self.directory.draft()?;
+        Ok(self.completed(self.directory.draft()?, configured))
+    }
+
+    /// What is stored, with what the configuration says.
+    pub(crate) fn with_configured(&self, stored: Draft) -> Draft {
+        self.completed(stored, &self.configured.load())
+    }
+
+    fn completed(&self, mut draft: Draft, configured: &Configured) -> Draft {
         draft.services.retain(|stored| configured.services.iter().all(|own| own.name != stored.name));
         draft.rules.retain(|stored| configured.rules.iter().all(|own| own.name != stored.name));
         draft.services.splice(0..0, configured.services.iter().cloned());
         draft.rules.splice(0..0, configured.rules.iter().cloned());
         draft.peers.clone_from(&configured.peers);
         draft.per_user = self.per_user;
-        Ok(draft)
+        draft
+    }
+
+    pub(crate) const fn bounds(&self) -> Bounds {
+        self.bounds
     }
 
     /// Puts other services and rules in the place of those that the configuration file had.
@@ -198,6 +216,7 @@ impl Catalog {
     /// If a name is taken or given twice, or a password cannot be used; or if the key holder does not take the secrets,
     /// and then the users are not there either.
     pub fn users_add(&self, new: &[NewUser]) -> Result<Edited, EditError> {
+        self.own()?;
         let users = new.iter().map(|new| self.user(new)).collect::<Result<Vec<User>, _>>()?;
         let draft = self.draft()?;
         if let Some(known) = users.iter().find(|new| draft.users.iter().any(|known| known.name == new.name)) {
@@ -228,10 +247,11 @@ impl Catalog {
     /// # Errors
     /// If there is no such user or group.
     pub fn user_change(&self, name: &str, change: &UserChange) -> Result<Edited, EditError> {
+        self.own()?;
         groups_exist(&self.draft()?, change.groups.iter().flatten().chain(&change.add))?;
         self.directory.change(name, |user: &mut User| apply(change, user))?;
         let is_disabled = change.enabled == Some(false);
-        Ok(Edited { user: is_disabled.then(|| name.to_owned()), ..Edited::default() })
+        Ok(Edited { users: is_disabled.then(|| name.to_owned()).into_iter().collect(), ..Edited::default() })
     }
 
     /// Replaces what a user signs in with: the password of phones if the user has any, and the secret of agents.
@@ -240,6 +260,7 @@ impl Catalog {
     /// If there is no such user, or the password cannot be used; or if the key holder does not take the secret, and then
     /// the old password is good again.
     pub fn user_password(&self, new: &NewUser) -> Result<Edited, EditError> {
+        self.own()?;
         let credentials = self.user(new)?.credentials;
         let mut before = None;
         self.directory.change(&new.name, |user: &mut User| {
@@ -262,10 +283,11 @@ impl Catalog {
     /// # Errors
     /// If there is none, or something still names it.
     pub fn user_remove(&self, name: &str) -> Result<Edited, EditError> {
+        self.own()?;
         self.try_change(|draft| draft.users.retain(|user| user.name != name))?;
         self.directory.remove::<User>(name)?;
         self.holder.remove(name)?;
-        Ok(Edited { agents: true, user: Some(name.to_owned()), ..Edited::default() })
+        Ok(Edited { agents: true, users: vec![name.to_owned()], ..Edited::default() })
     }
 
     /// All users, without what their passwords are checked against.
@@ -290,6 +312,7 @@ impl Catalog {
     /// # Errors
     /// If the name is taken or none.
     pub fn group_add(&self, group: &Group) -> Result<Edited, EditError> {
+        self.own()?;
         self.try_change(|draft| draft.groups.push(group.clone()))?;
         self.directory.add(group)?;
         Ok(Edited::default())
@@ -300,6 +323,7 @@ impl Catalog {
     /// # Errors
     /// If there is none, or something still names it.
     pub fn group_remove(&self, name: &str) -> Result<Edited, EditError> {
+        self.own()?;
         let draft = self.draft()?;
         if let Some(by) = users_of(&draft, name) {
             return Err(EditError::Used { kind: Kind::Group, name: name.to_owned(), by });
@@ -348,6 +372,7 @@ impl Catalog {
     }
 
     fn may_change(&self, services: &[Service]) -> Result<(), EditError> {
+        self.own()?;
         if services.len() > OPS_MAX {
             return Err(EditError::TooMany(services.len()));
         }
@@ -359,6 +384,7 @@ impl Catalog {
     /// # Errors
     /// If there is none, something still names it, or it stands in the configuration file.
     pub fn service_remove(&self, name: &str) -> Result<Edited, EditError> {
+        self.own()?;
         self.not_configured(name)?;
         self.try_change(|draft| draft.services.retain(|service| service.name != name))?;
         self.directory.remove::<Service>(name)?;
@@ -387,7 +413,7 @@ fn shown(User { name, groups, enabled, phone, .. }: User) -> api::User {
 }
 
 /// The services of `before` that `after` does not have, or that are reached otherwise there.
-fn moved(before: &[Service], after: &[Service]) -> Vec<String> {
+pub(crate) fn moved(before: &[Service], after: &[Service]) -> Vec<String> {
     let reached = |service: &Service| (service.address, service.mode, service.kind, service.ports.clone());
     let stands = |old: &Service| after.iter().any(|new| new.name == old.name && reached(new) == reached(old));
     before.iter().filter(|old| !stands(old)).map(|old| old.name.clone()).collect()

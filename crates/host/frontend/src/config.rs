@@ -24,6 +24,8 @@ pub const SHARDS_MAX: usize = 64;
 const TABLE_MAX: usize = 1 << 22;
 /// Most gates connected at once.
 pub const GATES_MAX: usize = 64;
+/// Most frontends that have another's users.
+pub const REPLICAS_MAX: usize = 16;
 /// Slowest relay of SIP to a service, in bit/s.
 const RELAY_RATE_BPS_MIN: u64 = 64_000;
 /// Most contacts of one user.
@@ -139,6 +141,17 @@ pub struct GateSite {
     pub addresses: Vec<IpAddr>,
 }
 
+/// A frontend on another host that has this one's users.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReplicaSite {
+    /// Its name.
+    pub name: String,
+    /// Its key, to which what it gets is sealed.
+    pub key: [u8; 32],
+    /// Where it takes what is sent to it: the address of its feed. Without one, files are issued to it and copied.
+    pub feed: Option<SocketAddr>,
+}
+
 /// Everything a frontend is told at start.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -169,6 +182,8 @@ pub struct Config {
     /// What is known of gates beforehand: their services and addresses. Services that no gate names here are protected by
     /// the gate that joined first.
     pub gates: Vec<GateSite>,
+    /// Frontends on other hosts that have this one's users.
+    pub replicas: Vec<ReplicaSite>,
     /// Grants at once.
     pub grants_max: usize,
     /// What the grants of one user may hold together.
@@ -210,6 +225,7 @@ impl Config {
             shards: 0,
             configured: Configured::default(),
             gates: Vec::new(),
+            replicas: Vec::new(),
             grants_max: 65_536,
             per_user: PerUser::default(),
             registration_secs_max: 120,
@@ -265,6 +281,7 @@ impl Config {
             errors.push(ConfigError::Shards(self.shards));
         }
         self.check_gates(&mut errors);
+        self.check_replicas(&mut errors);
         let (tables, connections) = (&self.tables, &self.connections);
         let sizes = [
             ("grants_max", self.grants_max),
@@ -319,6 +336,24 @@ impl Config {
             errors.push(ConfigError::PhonesOrder);
         }
         if errors.is_empty() { Ok(()) } else { Err(errors) }
+    }
+
+    fn check_replicas(&self, errors: &mut Vec<ConfigError>) {
+        if self.replicas.len() > REPLICAS_MAX {
+            errors.push(ConfigError::Replicas(self.replicas.len()));
+        }
+        if !self.replicas.is_empty() && matches!(self.keyholder, KeyHolder::Elsewhere { .. }) {
+            errors.push(ConfigError::ReplicaOfReplica);
+        }
+        for (index, replica) in self.replicas.iter().enumerate() {
+            if !sluicegate_policy::is_name(&replica.name) {
+                errors.push(ConfigError::ReplicaName(replica.name.clone()));
+            }
+            let is_same = |other: &ReplicaSite| other.name == replica.name || other.key == replica.key;
+            if self.replicas.iter().take(index).any(is_same) {
+                errors.push(ConfigError::ReplicaTwice(replica.name.clone()));
+            }
+        }
     }
 
     fn check_gates(&self, errors: &mut Vec<ConfigError>) {
@@ -404,6 +439,20 @@ pub enum ConfigError {
     /// An address that no gate can have.
     #[error("gate address {0} is unspecified or multicast; write the gate's external address")]
     GateAddress(IpAddr),
+    /// More replicas than may be.
+    #[error("replica names {0} frontends, at most {REPLICAS_MAX} can have this one's users")]
+    Replicas(usize),
+    /// What has its users from elsewhere hands none on.
+    #[error("replica: this frontend has its own users from elsewhere (`keys`); name its replicas at that frontend")]
+    ReplicaOfReplica,
+    /// A replica's name that is none.
+    #[error(
+        "replica name {0:?} is not 1 to 64 letters, digits, '-', '_', '.' or '+'; write that frontend's [node] name"
+    )]
+    ReplicaName(String),
+    /// A replica named twice.
+    #[error("replica {0:?} has the name or key of another; keep one of the two")]
+    ReplicaTwice(String),
     /// Too slow for signalling.
     #[error("relay_rate = {0} bit/s carries no signalling; write at least \"64kbit\"")]
     RelayRate(u64),

@@ -10,24 +10,28 @@ use std::{
 
 use sluicegate_api::{
     CallStory, ContactStatus, Decision, FrontendStatus, GrantStatus, JoinedGate, TableStatus, TracedMessages,
+    UsersTaken,
 };
 use sluicegate_bounded::Gauge;
-use sluicegate_feed::{JoinSecret, JoinToken, REVOKE_KEPT_S, Selected, Selector};
+use sluicegate_feed::{JoinSecret, JoinToken, Selected, Selector};
 use sluicegate_grant::{DataMode, IssuerPublic};
 use sluicegate_policy::{Policy, PortRange, Request, decide};
 use sluicegate_signin::{ReplicaKey, SitePublic};
-use sluicegate_store::{Gate, JoinError, KeptRevoke, audit::Audit};
+use sluicegate_store::{Gate, JoinError, Taken, audit::Audit};
 use sluicegate_telemetry::{Family, Metric};
 use sluicegate_wire::UnixTime;
-use tokio::sync::mpsc;
+use tokio::sync::mpsc::{self, error::TrySendError};
 
 use crate::{
     catalog::{Catalog, EditError, Edited},
     clock::Clock,
     contacts::ContactFile,
     feed::{Allowlist, Ask, Places},
+    holder::Loaded,
     inbox::ShardSender,
     published::Published,
+    replica::{kept_revoke, stale},
+    replicas::Replicas,
     streams::{self, StreamMetrics},
     worker::Gauges,
 };
@@ -41,6 +45,9 @@ const OUT: Family = Family::gauge(
 const TABLE_USED: Family = Family::gauge("sluicegate_frontend_table_used", &["table"], "Entries in use, by table.");
 const TABLE_MAX: Family = Family::gauge("sluicegate_frontend_table_max", &["table"], "Entries possible, by table.");
 
+/// How often, and how long after each other, a hub with a full queue is told.
+const BUSY_TRIES: u32 = 100;
+const BUSY_PAUSE: std::time::Duration = std::time::Duration::from_millis(10);
 /// How long a change waits for SIP threads to decide by it.
 const TAKEN_WITHIN: std::time::Duration = std::time::Duration::from_secs(1);
 
@@ -68,6 +75,11 @@ pub enum ControlError {
     /// Too many traces.
     #[error(transparent)]
     Traces(#[from] TracesFull),
+    /// No such replica.
+    #[error(
+        "there is no [[frontend.replica]] {0:?} in this frontend's configuration; add it, and start the frontend anew"
+    )]
+    NoReplica(String),
     /// The system has no random bytes to give.
     #[error("the system gave no random bytes: {0}")]
     Random(String),
@@ -112,6 +124,7 @@ pub(crate) struct Inner {
     /// Held while a policy is read and put in place, so that an older one never replaces a newer.
     pub(crate) reloading: Mutex<()>,
     pub(crate) audit: Option<Audit>,
+    pub(crate) replicas: Replicas,
 }
 
 /// A handle on a running frontend. Cheap to clone; methods that edit block for the time of a disk write.
@@ -156,6 +169,8 @@ impl Control {
             site_key: inner.identity.site.to_string(),
             frontend_key: sluicegate_signin::key_text(inner.replica.public()),
             agent_epochs: inner.agents.load().epochs().map(|(epoch, _)| epoch.0).collect(),
+            users_taken: self.users_taken().map(|taken| UsersTaken { number: taken.number, at: taken.at }),
+            replicas: inner.replicas.statuses(),
             feed: inner.identity.feed,
             shards: inner.metrics.len(),
             uptime_s: inner.clock.now().as_nanos() / 1_000_000_000,
@@ -167,8 +182,21 @@ impl Control {
             events: sluicegate_proxy::events(self.shards()).counted(),
             connections: streams::counted(self.streams()),
             tables: self.tables(),
-            alarms: inner.contacts.error().map(unwritten).into_iter().chain(out).collect(),
+            alarms: inner.contacts.error().map(unwritten).into_iter().chain(out).chain(self.alarms()).collect(),
         }
+    }
+
+    /// What is known of another frontend's users, if they are had from there.
+    fn users_taken(&self) -> Option<Taken> {
+        let catalog = &self.inner.catalog;
+        let taken = catalog.holder().is_elsewhere().then(|| catalog.taken().ok()).flatten();
+        taken.filter(|taken| taken.has_users)
+    }
+
+    /// What is wrong where frontends share users.
+    fn alarms(&self) -> impl Iterator<Item = String> {
+        let silent = self.users_taken().and_then(|taken| stale(taken, self.now()));
+        silent.into_iter().chain(self.inner.replicas.alarms(self.now()))
     }
 
     /// Its audit log, if it keeps one.
@@ -188,14 +216,27 @@ impl Control {
     ///
     /// # Errors
     /// [`ControlError::Busy`], or if the store fails.
-    pub fn revoke(&self, mut selector: Selector) -> Result<Vec<GrantStatus>, ControlError> {
+    pub fn revoke(&self, selector: Selector) -> Result<Vec<GrantStatus>, ControlError> {
         let now = self.now();
-        selector.issued_before.get_or_insert(now.plus_secs(1));
-        let revoke = KeptRevoke { selector: selector.clone(), until: now.plus_secs(REVOKE_KEPT_S).0 };
+        let revoke = kept_revoke(now, selector);
         self.inner.catalog.directory().keep_revoke(now, &revoke)?;
+        let selector = revoke.selector;
         let rows = self.inner.ledger.matching(&selector);
-        self.inner.asks.try_send(Ask::Revoke(selector)).map_err(|_| ControlError::Busy)?;
+        self.tell_hub(Ask::Revoke(selector))?;
         Ok(rows)
+    }
+
+    /// Tells the hub, which may have as much to do as fits: a table of another frontend ends many grants at once.
+    fn tell_hub(&self, mut ask: Ask) -> Result<(), ControlError> {
+        for _ in 0..BUSY_TRIES {
+            match self.inner.asks.try_send(ask) {
+                Ok(()) => return Ok(()),
+                Err(TrySendError::Full(back)) => ask = back,
+                Err(TrySendError::Closed(_)) => break,
+            }
+            std::thread::sleep(BUSY_PAUSE);
+        }
+        Err(ControlError::Busy)
     }
 
     /// A token with which one gate can join within the next hour.
@@ -411,15 +452,21 @@ impl Control {
         if edited.agents {
             self.reload_agents()?;
         }
+        self.follow(&edited)?;
+        Ok(edited)
+    }
+
+    /// Ends what a change allows no more.
+    fn follow(&self, edited: &Edited) -> Result<(), ControlError> {
         // A shard that is too busy to know yet may register one more; it ends that when it does.
-        if let Some(user) = &edited.user {
+        for user in &edited.users {
             self.inner.contacts.end(user);
         }
-        let user = edited.user.iter().chain(&edited.peers).cloned().map(Selected::User);
-        for ended in user.chain(edited.services.iter().cloned().map(Selected::Service)) {
+        let users = edited.users.iter().chain(&edited.peers).cloned().map(Selected::User);
+        for ended in users.chain(edited.services.iter().cloned().map(Selected::Service)) {
             self.revoke(Selector::all(ended))?;
         }
-        Ok(edited)
+        Ok(())
     }
 
     /// Reads users, groups, services and rules anew and puts them in place.
@@ -429,6 +476,7 @@ impl Control {
     pub fn reload(&self) -> Result<(), ControlError> {
         let _one_at_a_time = self.inner.reloading.lock().unwrap_or_else(PoisonError::into_inner);
         let (policy, _) = self.inner.catalog.policy()?;
+        self.inner.replicas.changed();
         let policy = Arc::new(policy);
         self.put_in_place(&self.inner.policy, Arc::clone(&policy));
         let told = self.inner.asks.try_send(Ask::Policy(policy)).map_err(|_| ControlError::Busy);
@@ -445,6 +493,7 @@ impl Control {
         let holder = self.inner.catalog.holder();
         let agents = holder.agents(self.now(), *self.inner.replica.public(), &self.inner.agents.load());
         self.put_in_place(&self.inner.agents, Arc::new(agents.map_err(EditError::from)?));
+        self.inner.replicas.changed();
         Ok(())
     }
 
@@ -457,19 +506,32 @@ impl Control {
         }
     }
 
-    /// Takes keys that a key holder on another host issued to this frontend; by epoch, for how many users.
+    /// Takes a file that a key holder on another host issued to this frontend: keys of agents, by epoch for how many users, and
+    /// users, groups and services if it brings some. Who may sign in no more loses grants and registrations at once.
     ///
     /// # Errors
-    /// If they are not from this site's, not for this frontend or not for this epoch, or older than what there is: then
+    /// If it is not from this site's, not for this frontend or not for this epoch, or older than what there is: then
     /// nothing is changed.
     pub fn keys_load(&self, file: &[u8]) -> Result<Vec<(u32, usize)>, ControlError> {
-        let _one_at_a_time = self.inner.reloading.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(self.take(file)?.agents.epochs().map(|(epoch, users)| (epoch.0, users)).collect())
+    }
+
+    /// Whether a file that begins so is one to be taken.
+    pub(crate) fn awaits(&self, head: &[u8]) -> Result<(), ControlError> {
+        Ok(self.inner.catalog.awaits(head, &self.inner.replica)?)
+    }
+
+    pub(crate) fn take(&self, file: &[u8]) -> Result<Loaded, ControlError> {
         let inner = &self.inner;
-        let loaded = inner.catalog.holder().load(self.now(), file, &inner.replica, &inner.agents.load());
-        let agents = loaded.map_err(EditError::from)?;
-        let epochs = agents.epochs().map(|(epoch, users)| (epoch.0, users)).collect();
-        self.put_in_place(&self.inner.agents, Arc::new(agents));
-        Ok(epochs)
+        let (loaded, edited) = {
+            let _one_at_a_time = inner.reloading.lock().unwrap_or_else(PoisonError::into_inner);
+            let (loaded, edited) = inner.catalog.load(self.now(), file, &inner.replica, &inner.agents.load())?;
+            self.put_in_place(&inner.agents, Arc::new(loaded.agents.clone()));
+            (loaded, edited)
+        };
+        let reloaded = if loaded.table.is_some() { self.reload() } else { Ok(()) };
+        self.follow(&edited)?;
+        reloaded.map(|()| loaded)
     }
 
     /// Whether [`Control::reload_agents`] has something to do: an epoch begins or ends.

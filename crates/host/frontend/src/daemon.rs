@@ -41,9 +41,9 @@ use crate::{
         holders::Holders,
         registrations::{self, Registrations},
     },
-    holder::HolderError,
     inbox::{ShardSender, shard_queue},
     published::Published,
+    replicas::{Replicas, send_on},
     sockets::{Sockets, bind_all},
     streams::{StreamMetrics, Streams},
     tls::TlsFileError,
@@ -93,9 +93,6 @@ pub enum StartError {
     /// The audit log cannot be opened.
     #[error(transparent)]
     Audit(#[from] AuditError),
-    /// The key holder does not answer.
-    #[error(transparent)]
-    Holder(#[from] HolderError),
     /// Certificate and key of the feed cannot be used.
     #[error(transparent)]
     Tls(#[from] TlsError),
@@ -118,7 +115,7 @@ pub enum StartError {
     /// The store cannot be read.
     #[error(transparent)]
     Directory(#[from] DirectoryError),
-    /// Users, services and rules do not fit together.
+    /// Users, services and rules do not fit together, or the key holder does not answer.
     #[error(transparent)]
     Policy(#[from] EditError),
     /// An address cannot be listened on.
@@ -285,7 +282,13 @@ impl Opened {
             clock,
             audit: inner.audit.clone(),
             log: Log::new(),
+            sealed: tls::sealed_server_config(&common.secrets.tls)?,
+            taking: Arc::new(Semaphore::new(1)),
+            control: control.clone(),
         };
+        for (index, feed) in inner.replicas.sent_to() {
+            tasks.spawn(send_on(control.clone(), index, feed));
+        }
         tasks.spawn(listener.run(socket));
         tasks.spawn(watch_door(control.clone()));
         tasks.spawn(keep(Arc::clone(&common.contacts)));
@@ -315,6 +318,9 @@ impl Frontend {
             &config.keyholder,
         )?;
         let contacts = OpenedContacts::open(&config.state_dir)?;
+        // Before privileges are given up: a process without any starts no other, and reads no file.
+        let (site, agents) = catalog.start_with(clock.unix(), &secrets.replica)?;
+        let agents = Arc::new(agents);
         let (policy, findings) = catalog.policy()?;
         findings
             .iter()
@@ -323,9 +329,6 @@ impl Frontend {
         let feed =
             listen(config.feed).map_err(|source| StartError::Listen { what: config.feed.to_string(), source })?;
         let (sockets, addresses) = bind_all(&config)?;
-        // Before privileges are given up: a process without any starts no other.
-        let (site, agents) = catalog.holder().start_with(clock.unix(), &secrets.replica)?;
-        let agents = Arc::new(agents);
         Ok(Opened { config, secrets, clock, catalog, policy, site, agents, audit, contacts, feed, sockets, addresses })
     }
 
@@ -528,6 +531,7 @@ fn control(
         untold: AtomicBool::new(false),
         reloading: Mutex::new(()),
         audit,
+        replicas: Replicas::new(&config.replicas),
     };
     Control { inner: Arc::new(inner) }
 }

@@ -19,6 +19,8 @@ mod inbox;
 mod log_limit;
 mod overload;
 mod published;
+mod replica;
+mod replicas;
 mod sockets;
 mod streams;
 mod tls;
@@ -27,11 +29,12 @@ mod upkeep;
 mod worker;
 
 pub use catalog::{Catalog, EditError, Edited};
-pub use config::{Config, ConfigError, GATES_MAX, GateSite, LISTEN_MAX, Listen, SHARDS_MAX};
+pub use config::{Config, ConfigError, GATES_MAX, GateSite, LISTEN_MAX, Listen, REPLICAS_MAX, ReplicaSite, SHARDS_MAX};
 pub use control::{Control, ControlError};
 pub use daemon::{BACKUP_FILES, Frontend, Opened, StartError, run};
 pub use holder::{
-    BACKUP_FILES as KEYHOLDER_BACKUP_FILES, HolderError, KeyHolder, Vault, VaultError, directory as keyholder_directory,
+    BACKUP_FILES as KEYHOLDER_BACKUP_FILES, HolderError, KeyHolder, Sealed, Vault, VaultError,
+    directory as keyholder_directory,
 };
 pub use overload::{Adapted, EngineeredFor, OverloadControl};
 pub use streams::Connections;

@@ -97,7 +97,8 @@ pub(crate) struct NewUsers {
 pub(crate) enum KeyAction {
     /// Print the site's key, for `site_key` of frontends and agents. Makes it the first time.
     Show(NodeAddress),
-    /// Write the keys of this epoch, in its last hour of the next too, for each frontend of `[[keyholder.frontend]]`.
+    /// Write the keys of this epoch, in its last hour of the next too, for each frontend of `[[keyholder.frontend]]`; at a
+    /// frontend also its users, for each of `[[frontend.replica]]`.
     Issue {
         /// Where to: NAME.keys for each.
         #[arg(value_name = "DIRECTORY")]
@@ -105,7 +106,7 @@ pub(crate) enum KeyAction {
         #[command(flatten)]
         node: NodeAddress,
     },
-    /// At a frontend: take the keys that were copied here.
+    /// At a frontend: take the keys, and users, that were copied here.
     Load {
         /// The file; what `keys` in `[frontend]` says unless given.
         #[arg(value_name = "FILE")]

@@ -10,7 +10,7 @@ use std::{
 
 use sluicegate_agent::{Account, Pin, serve};
 use sluicegate_api::Configured;
-use sluicegate_frontend::{KeyHolder, Listen};
+use sluicegate_frontend::{KeyHolder, Listen, ReplicaSite};
 use sluicegate_keys as keys;
 use sluicegate_policy::{
     Bounds, Draft, Group, Place, PortRange, Service, ServiceKind, Severity, SipCertificate, SipPort, Subject, User,
@@ -21,7 +21,7 @@ use sluicegate_store::audit;
 
 use super::{
     Known,
-    file::{Agent, File, Frontend},
+    file::{Agent, File, Frontend, Replica},
     host,
     source::{Finding, Source},
     ways,
@@ -279,10 +279,19 @@ fn key_holder(report: &mut Report<'_>, file: &File, holder: &super::file::KeyHol
         if holder.frontends.iter().take(index).any(|earlier| earlier.name == replica.name) {
             report.error(&path, format!("frontend {:?} is there twice", replica.name), "remove one");
         }
-        if let Err(error) = sluicegate_signin::key_of(&replica.key) {
-            report.error(&path, error.to_string(), "write the `frontend_key` of its `sluicegate status`");
+        if replica.feed.is_some() {
+            let hint =
+                "remove it: files are copied from here; a frontend with [[frontend.replica]] sends them by itself";
+            report.error(&[&path[..], &["feed"]].concat(), "a key holder for others sends nothing", hint);
         }
+        replica_key(report, &path, replica);
     }
+}
+
+fn replica_key(report: &mut Report<'_>, path: &[&str], replica: &Replica) -> Option<[u8; 32]> {
+    let key = sluicegate_signin::key_of(&replica.key);
+    key.map_err(|error| report.error(path, error.to_string(), "write the `frontend_key` of its `sluicegate status`"))
+        .ok()
 }
 
 /// Services and rules. Users and groups live in the store, so every name in the file counts as known.
@@ -368,6 +377,11 @@ fn frontend_plan(
             directory: sluicegate_frontend::keyholder_directory(&file.node.state),
         },
     };
+    for (index, replica) in frontend.replicas.iter().enumerate() {
+        let path = ["frontend", "replica", &index.to_string()];
+        let key = replica_key(report, &path, replica);
+        config.replicas.extend(key.map(|key| ReplicaSite { name: replica.name.clone(), key, feed: replica.feed }));
+    }
     config.digest.clone_from(&frontend.digest);
     config.shards = frontend.shards.unwrap_or(0);
     config.gates.clone_from(&frontend.gates);

@@ -86,6 +86,9 @@ pub(crate) struct Frontend {
     /// What is known of gates beforehand.
     #[serde(default, rename = "gate")]
     pub(crate) gates: Vec<GateSite>,
+    /// Frontends on other hosts that have this one's users.
+    #[serde(default, rename = "replica")]
+    pub(crate) replicas: Vec<Replica>,
     /// Rate of SIP that a gate lets through to one service, such as `2Mbit`.
     pub(crate) relay_rate: Option<Rate>,
     /// Requests a second within one relayed call.
@@ -150,8 +153,8 @@ impl<'de> Visitor<'de> for ReadSipAddress {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Keys {
-    /// Where the file is copied to.
-    pub(crate) file: PathBuf,
+    /// Where a file is copied to, if that is how they come.
+    pub(crate) file: Option<PathBuf>,
     /// The key of the site that issues it, as `key show` there prints it.
     pub(crate) site_key: String,
 }
@@ -175,6 +178,8 @@ pub(crate) struct Replica {
     pub(crate) name: String,
     /// Its key, as its status shows it.
     pub(crate) key: String,
+    /// The address of its feed, where a frontend sends it what it gets.
+    pub(crate) feed: Option<SocketAddr>,
 }
 
 fn digest_default() -> Vec<DigestName> {

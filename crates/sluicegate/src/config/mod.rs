@@ -78,6 +78,8 @@ pub(crate) struct Outline {
     pub(crate) configured: Configured,
     /// Where keys of agents come from, if the frontend's key holder is on another host.
     pub(crate) keys: Option<file::Keys>,
+    /// Names of the frontends that have this one's users.
+    pub(crate) replicas: Vec<String>,
     /// The key holder for other hosts that it is.
     pub(crate) keyholder: Option<KeyHolder>,
     /// Where operators' changes are written down.
@@ -99,11 +101,16 @@ impl Outline {
 /// The outline of the file at `path`.
 pub(crate) fn outline(path: &Path) -> Result<Outline> {
     let file: file::File = parse(path)?;
-    let (realm, keys) = file.frontend.map(|frontend| (frontend.realm, frontend.keys)).unzip();
+    let of_frontend = |frontend: file::Frontend| {
+        let replicas = frontend.replicas.into_iter().map(|replica| replica.name).collect();
+        (Some(frontend.realm), frontend.keys, replicas)
+    };
+    let (realm, keys, replicas) = file.frontend.map(of_frontend).unwrap_or_default();
     Ok(Outline {
         audit: file.audit.options(&file.node.state),
         state: file.node.state,
-        keys: keys.flatten(),
+        keys,
+        replicas,
         keyholder: file.keyholder,
         realm,
         configured: Configured { services: file.services, rules: file.rules, peers: file.peers },

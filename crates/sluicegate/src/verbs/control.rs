@@ -39,9 +39,19 @@ impl Node {
         self.outline.realm.as_deref().context("this node is no frontend; ask the frontend's node")
     }
 
-    /// Where keys are copied to from a key holder on another host, if there is one.
-    pub(crate) fn keys(&self) -> Option<&Path> {
-        self.outline.keys.as_ref().map(|keys| keys.file.as_path())
+    /// Whether keys come from a key holder on another host.
+    pub(crate) const fn has_keys_from_elsewhere(&self) -> bool {
+        self.outline.keys.is_some()
+    }
+
+    /// Where they are copied to, if they are.
+    pub(crate) fn keys_file(&self) -> Option<&Path> {
+        self.outline.keys.as_ref()?.file.as_deref()
+    }
+
+    /// Names of the frontends that have this one's users.
+    pub(crate) fn replicas(&self) -> &[String] {
+        &self.outline.replicas
     }
 
     /// Where a frontend that does not run has its users' secrets kept.

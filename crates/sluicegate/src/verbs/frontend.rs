@@ -138,10 +138,12 @@ fn open(plan: &Plan) -> Result<(Opened, Flock<File>)> {
     Ok((Frontend::open(config).context("the frontend did not start")?, lock))
 }
 
-/// A frontend that speaks SIP over connections also makes some.
+/// A frontend that speaks SIP over connections also makes some, and so does one that sends others its users.
 fn network(plan: &Plan) -> Network {
-    let mut listens = plan.frontend.iter().flat_map(|config| &config.listen);
-    if listens.any(Listen::is_stream) { Network::Dial } else { Network::AsOpened }
+    let dials = |config: &sluicegate_frontend::Config| {
+        config.listen.iter().any(Listen::is_stream) || config.replicas.iter().any(|replica| replica.feed.is_some())
+    };
+    if plan.frontend.as_ref().is_some_and(dials) { Network::Dial } else { Network::AsOpened }
 }
 
 /// One frontend at a time on a state directory. One whose gate was killed takes a moment to end.

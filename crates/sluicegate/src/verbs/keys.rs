@@ -50,23 +50,51 @@ fn required(config: &Path) -> Result<(Vault, KeyHolder)> {
 
 /// Writes a file for each frontend, each whole or not at all.
 fn issue(config: &Path, directory: &Path) -> Result<()> {
-    let (vault, holder) = required(config)?;
+    let made = |name: &str, keys: &str| {
+        let path = directory.join(format!("{name}.keys"));
+        file::replace(&path, format!("{keys}\n").as_bytes())
+            .with_context(|| format!("cannot write {}", path.display()))?;
+        out::line(format_args!("{}", path.display()));
+        anyhow::Ok(())
+    };
+    let Some((vault, holder)) = holder(config)? else { return issue_users(config, directory, made) };
     if holder.frontends.is_empty() {
         bail!("{} names no frontend; add [[keyholder.frontend]] with the name and key of each", config.display());
     }
-    fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
+    make(directory)?;
     for replica in &holder.frontends {
         if !sluicegate_policy::is_name(&replica.name) {
             bail!("{:?} can name no frontend, and no file; write its [node] name", replica.name);
         }
         let key = sluicegate_signin::key_of(&replica.key).with_context(|| format!("the key of {}", replica.name))?;
-        let path = directory.join(format!("{}.keys", replica.name));
-        let keys = format!("{}\n", vault.issue(now(), &key)?);
-        file::replace(&path, keys.as_bytes()).with_context(|| format!("cannot write {}", path.display()))?;
+        made(&replica.name, &vault.issue(now(), &key)?.text)?;
         changed(config, "key issue", &replica.name)?;
-        out::line(format_args!("{}", path.display()));
     }
     Ok(())
+}
+
+/// The same at a running frontend, for those that have its users.
+fn issue_users(config: &Path, directory: &Path, made: impl Fn(&str, &str) -> Result<()>) -> Result<()> {
+    let node = Node::of(config)?;
+    if node.replicas().is_empty() {
+        bail!(
+            "{} names nobody to issue keys to; add [[frontend.replica]] at a frontend, or [keyholder] and \
+             [[keyholder.frontend]]",
+            config.display()
+        );
+    }
+    make(directory)?;
+    for name in node.replicas() {
+        if !sluicegate_policy::is_name(name) {
+            bail!("{name:?} can name no frontend, and no file; write its [node] name");
+        }
+        made(name, &node.ask(&sluicegate_api::KEYS_ISSUE.ask_of(name, &()))?)?;
+    }
+    Ok(())
+}
+
+fn make(directory: &Path) -> Result<()> {
+    fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))
 }
 
 /// Writes a change at a key holder down, where no node runs that would.
@@ -83,13 +111,15 @@ pub(super) fn changed(config: &Path, change: &'static str, of: &str) -> Result<(
 
 fn load(config: &Path, given: Option<&Path>) -> Result<()> {
     let node = Node::of(config)?;
-    let Some(path) = node.keys() else {
+    if !node.has_keys_from_elsewhere() {
         bail!(
             "{} gives the frontend a key holder of its own; write `keys` in [frontend] for one elsewhere",
             config.display()
         );
+    }
+    let Some(path) = given.or(node.keys_file()) else {
+        bail!("which file? write it, or `file` in `keys` of [frontend] in {}", config.display());
     };
-    let path = given.unwrap_or(path);
     let text = fs::read_to_string(path).with_context(|| format!("cannot read the keys {}", path.display()))?;
     for (epoch, users) in node.ask(&sluicegate_api::KEYS_LOAD.ask(&text))? {
         out::line(format_args!("epoch {epoch}: keys of {users} users"));

@@ -205,6 +205,8 @@ mod tests {
             site_key: String::new(),
             frontend_key: String::new(),
             agent_epochs: Vec::new(),
+            users_taken: None,
+            replicas: Vec::new(),
             feed: "192.0.2.1:7443".parse().unwrap(),
             shards: 1,
             uptime_s: 61,

@@ -165,7 +165,7 @@ impl At {
 
     /// Whether secrets of agents are taken here.
     fn takes_secrets(&self) -> bool {
-        !matches!(self, Self::Frontend(node) if node.keys().is_some())
+        !matches!(self, Self::Frontend(node) if node.has_keys_from_elsewhere())
     }
 
     fn realm(&self) -> Result<&str> {

@@ -51,6 +51,9 @@ pub static USER_REMOVE: Endpoint<(), ()> = Endpoint::new(Method::DELETE, "/v1/us
 /// of users.
 pub static KEYS_LOAD: Endpoint<String, Vec<(u32, usize)>> = Endpoint::of_files(Method::POST, "/v1/keys");
 
+/// Makes a file of keys and users for one of the frontends that have this one's users; answers with its text.
+pub static KEYS_ISSUE: Endpoint<(), String> = Endpoint::new(Method::POST, "/v1/replicas/{name}/keys");
+
 /// All groups.
 pub static GROUPS: Endpoint<(), Vec<Group>> = Endpoint::new(Method::GET, "/v1/groups");
 /// Adds a group.

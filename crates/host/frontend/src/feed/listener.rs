@@ -12,7 +12,10 @@ use std::{
 };
 
 use rustls::ServerConfig;
-use sluicegate_feed::{Decoder, FEED_VERSION, FromGate, Resume, ToGate, encode, tls::Peer};
+use sluicegate_feed::{
+    Decoder, FEED_VERSION, FromGate, Resume, ToGate, encode,
+    tls::{Peer, SEALED_PROTOCOL},
+};
 use sluicegate_store::{
     Directory, Gate,
     audit::{self, Audit},
@@ -28,8 +31,9 @@ use tokio_rustls::{LazyConfigAcceptor, server::TlsStream};
 use super::{
     Allowlist, FRAMES_MAX, GateEvent,
     places::{Greeting, Places},
+    sealed::Sender,
 };
-use crate::{clock::Clock, config::GATES_MAX, log_limit::LogLimit};
+use crate::{clock::Clock, config::GATES_MAX, control::Control, log_limit::LogLimit};
 
 /// For the ClientHello, which a gate sends with the end of the TCP handshake.
 const CLIENT_HELLO_TIMEOUT: Duration = Duration::from_millis(500);
@@ -54,6 +58,11 @@ pub(crate) struct Listener {
     pub(crate) clock: Clock,
     pub(crate) audit: Option<Audit>,
     pub(crate) log: Log,
+    /// For senders of what is sealed to this frontend.
+    pub(crate) sealed: Arc<ServerConfig>,
+    /// One of them at a time.
+    pub(crate) taking: Arc<Semaphore>,
+    pub(crate) control: Control,
 }
 
 /// Lines that strangers cause, one limit a kind.
@@ -128,6 +137,14 @@ async fn serve(stream: TcpStream, peer: SocketAddr, connection: u64, shared: Arc
         _ = &mut greeting.gives_way => Err(ConnectionError::GaveWay),
     };
     drop(greeting);
+    let greeted = match greeted {
+        Ok(Caller::Gate(gate)) => Ok(*gate),
+        Ok(Caller::Frontend(sender)) => match take(sender, &shared).await {
+            Ok(()) => return,
+            Err(error) => Err(error.into()),
+        },
+        Err(error) => Err(error),
+    };
     let Greeted { mut incoming, outgoing, gate, resume, place: _place } = match greeted {
         Ok(greeted) => greeted,
         Err(error) => {
@@ -168,6 +185,21 @@ async fn read(incoming: &mut Incoming, gate: &str, connection: u64, shared: &Lis
     }
 }
 
+/// Takes what a frontend sends. Who has the place for it has the site's word, so nobody else fills memory.
+async fn take(sender: Sender, shared: &Listener) -> std::io::Result<()> {
+    match shared.taking.try_acquire() {
+        Ok(_one_at_a_time) => sender.take(shared.control.clone()).await,
+        Err(_) => sender.put_off().await,
+    }
+}
+
+/// Who calls.
+enum Caller {
+    Gate(Box<Greeted>),
+    /// It has what the site has signed for this frontend.
+    Frontend(Sender),
+}
+
 /// A connection whose hello was right.
 struct Greeted {
     incoming: Incoming,
@@ -179,11 +211,19 @@ struct Greeted {
 }
 
 /// Handshake, a join if the gate is new, and its hello.
-async fn greet(stream: TcpStream, peer_address: SocketAddr, shared: &Listener) -> Result<Greeted, ConnectionError> {
+async fn greet(stream: TcpStream, peer_address: SocketAddr, shared: &Listener) -> Result<Caller, ConnectionError> {
     stream.set_nodelay(true)?;
     let hello = LazyConfigAcceptor::new(rustls::server::Acceptor::default(), stream);
     // Who has nothing to say is no gate: a stranger that only connects is gone before it is in anybody's way.
     let hello = timeout(CLIENT_HELLO_TIMEOUT, hello).await.map_err(|_| ConnectionError::Late)??;
+    let is_sealed = hello.client_hello().alpn().is_some_and(|mut names| names.any(|name| name == SEALED_PROTOCOL));
+    if is_sealed {
+        let tls = hello.into_stream(Arc::clone(&shared.sealed)).await?;
+        let sender = Sender::greet(tls, &shared.control).await?;
+        return sender
+            .map(Caller::Frontend)
+            .ok_or_else(|| ConnectionError::Refused("nothing that is new here".to_owned()));
+    }
     let tls = hello.into_stream(Arc::clone(&shared.tls)).await?;
     let peer = Peer::of(tls.get_ref().1.peer_certificates()).ok_or(ConnectionError::Closed)?;
     let (read, mut write) = tokio::io::split(tls);
@@ -223,7 +263,7 @@ async fn greet(stream: TcpStream, peer_address: SocketAddr, shared: &Listener) -
     if let Some(ahead_s) = sluicegate_feed::skew_alarm(shared.clock.unix(), unix) {
         tracing::warn!(gate, ahead_s, "the gate's clock and this one differ; set both by NTP");
     }
-    Ok(Greeted { incoming, outgoing: write, gate, resume, place })
+    Ok(Caller::Gate(Box::new(Greeted { incoming, outgoing: write, gate, resume, place })))
 }
 
 /// Remembers where a gate dials from, so that a place to greet is kept free for it: after a restart of either too.

@@ -7,6 +7,7 @@ mod hub;
 mod listener;
 mod places;
 pub(crate) mod registrations;
+mod sealed;
 
 pub(crate) use allowlist::Allowlist;
 pub(crate) use hub::{Ask, Audited, Hub, Queues, call_ended};

@@ -20,10 +20,15 @@ use std::{
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, socketpair};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use sluicegate_grant::epoch::Epoch;
-use sluicegate_signin::{EpochHa1, ReplicaKey, SealError, SitePublic};
+use sluicegate_keys::KeyError;
+use sluicegate_signin::{EpochHa1, ReplicaKey, SealError, SealedHead, SitePublic, sealed_head};
+use sluicegate_store::{ISSUED_BYTES_MAX, UserTable};
 use sluicegate_wire::UnixTime;
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
+use issued::Issued;
+pub(crate) use issued::Loaded;
+pub use issued::Sealed;
 pub use vault::{BACKUP_FILES, Vault, VaultError};
 
 use sluicegate_proxy::{AgentKeys, EpochUsers};
@@ -48,6 +53,10 @@ pub(crate) enum Request {
     Put { users: Vec<(String, [u8; 32])> },
     /// The user is gone.
     Remove { user: String },
+    /// What is the number of the next file for another frontend?
+    Number,
+    /// The site's signature of such a file, whose messages have this SHA-256.
+    Sign { replica: [u8; 32], number: u64, hash: [u8; 32] },
 }
 
 /// What it is told.
@@ -59,6 +68,10 @@ pub(crate) enum Response {
     Agents(Vec<(String, [u8; 32])>),
     /// It is written.
     Done,
+    /// The number.
+    Number(u64),
+    /// The signature.
+    Signature(Vec<u8>),
     /// It is not, and why.
     Refused(String),
 }
@@ -79,10 +92,10 @@ pub enum KeyHolder {
         /// Its directory.
         directory: PathBuf,
     },
-    /// On another host. What it issues to this frontend is copied here, once an epoch at least.
+    /// On another host. What it issues to this frontend is copied or sent here, once an epoch at least.
     Elsewhere {
-        /// Where the file is read from at the start.
-        file: PathBuf,
+        /// Where a file is read from at the start.
+        file: Option<PathBuf>,
         /// The site that must have signed it.
         site: SitePublic,
     },
@@ -109,12 +122,18 @@ pub enum HolderError {
     /// A file of keys that cannot be opened.
     #[error(transparent)]
     Sealed(#[from] SealError),
+    /// No random bytes.
+    #[error(transparent)]
+    Key(#[from] KeyError),
     /// A file of keys that is over.
     #[error("these keys are for epoch {0} and that is over, or not come yet; check both clocks and issue them again")]
     Epoch(u32),
     /// A file of keys that is older than what is there.
-    #[error("these keys are older than those that are loaded; issue them again")]
+    #[error("these keys are older than those that were loaded last; issue them again")]
     Older,
+    /// More users than fit into a file.
+    #[error("what is issued has {0} bytes, and a file may have {ISSUED_BYTES_MAX}; remove users who are gone")]
+    TooLong(usize),
 }
 
 /// A connection to the key holder, made anew when it breaks.
@@ -152,28 +171,12 @@ impl Holder {
         matches!(self.at, KeyHolder::Elsewhere { .. })
     }
 
-    /// What a frontend knows at its start: the site's public key, and the keys of agents.
-    pub(crate) fn start_with(
-        &self,
-        now: UnixTime,
-        replica: &ReplicaKey,
-    ) -> Result<(SitePublic, AgentKeys), HolderError> {
+    /// Where keys come from another host: whose they are, and the file that is read at the start.
+    pub(crate) fn elsewhere(&self) -> Option<(SitePublic, Option<&Path>)> {
         match &self.at {
-            KeyHolder::Elsewhere { file, site } => Ok((*site, self.read(file, now, replica))),
-            _ => Ok((self.site()?, self.agents(now, *replica.public(), &AgentKeys::default())?)),
+            KeyHolder::Elsewhere { file, site } => Some((*site, file.as_deref())),
+            _ => None,
         }
-    }
-
-    /// The keys in the file, if there are any: telephones sign in without.
-    fn read(&self, file: &Path, now: UnixTime, replica: &ReplicaKey) -> AgentKeys {
-        let text = std::fs::read(file).map_err(|error| error.to_string());
-        let keys = text
-            .and_then(|text| self.load(now, &text, replica, &AgentKeys::default()).map_err(|error| error.to_string()));
-        keys.unwrap_or_else(|error| {
-            let key = sluicegate_signin::key_text(replica.public());
-            tracing::warn!(file = %file.display(), %error, frontend_key = key, "no keys: agents cannot sign in before `sluicegate key load`");
-            AgentKeys::default()
-        })
     }
 
     /// Opens a file that a key holder elsewhere issued; `before` is what was known.
@@ -183,18 +186,45 @@ impl Holder {
         text: &[u8],
         replica: &ReplicaKey,
         before: &AgentKeys,
-    ) -> Result<AgentKeys, HolderError> {
+    ) -> Result<Loaded, HolderError> {
         let KeyHolder::Elsewhere { site, .. } = &self.at else { return Err(HolderError::Here) };
-        let mut agents = issued::open(text, &self.realm, replica, site)?;
-        if agents.issued < before.issued {
-            return Err(HolderError::Older);
-        }
-        let first = agents.epochs().map(|(epoch, _)| epoch.0).next().unwrap_or_default();
-        if agents.certificate(Epoch::at(now)).is_none() {
+        let mut loaded = issued::open(text, &self.realm, replica, site)?;
+        let first = loaded.agents.epochs().map(|(epoch, _)| epoch.0).next().unwrap_or_default();
+        if loaded.agents.certificate(Epoch::at(now)).is_none() {
             return Err(HolderError::Epoch(first));
         }
-        agents.keep_previous(before, now);
-        Ok(agents)
+        loaded.agents.keep_previous(before, now);
+        Ok(loaded)
+    }
+
+    /// The number of the file that begins with `head`.
+    pub(crate) fn number_of(&self, head: &[u8], replica: &ReplicaKey) -> Result<u64, HolderError> {
+        let KeyHolder::Elsewhere { site, .. } = &self.at else { return Err(HolderError::Here) };
+        Ok(sealed_head(head, &self.realm, replica.public(), site)?.0)
+    }
+
+    /// What the frontend with the key `replica`, on another host, gets now: its keys, and `table`.
+    pub(crate) fn issue(&self, now: UnixTime, replica: [u8; 32], table: UserTable) -> Result<Sealed, HolderError> {
+        let Response::Number(number) = self.ask(&Request::Number)? else { return Err(unexpected()) };
+        let (certificate, epochs) = self.given(now, replica)?;
+        let users = |users: &EpochUsers| {
+            let mut users: Vec<_> = users.iter().map(|(user, ha1)| (user.clone(), *ha1.expose())).collect();
+            users.sort_unstable();
+            users
+        };
+        let epochs = epochs.iter().map(|(epoch, of_epoch)| (epoch.0, users(of_epoch))).collect();
+        let issued = Issued::new(certificate, epochs, Some(table))?;
+        let (site, head) = (self.site()?, SealedHead { realm: &self.realm, replica, number });
+        let sealed = issued.seal((&site, &head), |hash| {
+            match &self.ask(&Request::Sign { replica, number, hash: *hash })? {
+                Response::Signature(signature) => signature.as_slice().try_into().map_err(|_| unexpected()),
+                _ => Err(unexpected()),
+            }
+        })?;
+        if sealed.text.len() > ISSUED_BYTES_MAX {
+            return Err(HolderError::TooLong(sealed.text.len()));
+        }
+        Ok(sealed)
     }
 
     /// The site's public key.
@@ -216,6 +246,14 @@ impl Holder {
         if self.is_elsewhere() {
             return Ok(before.still_good(now));
         }
+        let (certificate, epochs) = self.given(now, replica)?;
+        let mut agents = AgentKeys::new(certificate, epochs);
+        agents.keep_previous(before, now);
+        Ok(agents)
+    }
+
+    /// The certificate and the keys that a frontend may have now.
+    fn given(&self, now: UnixTime, replica: [u8; 32]) -> Result<(String, Vec<(Epoch, EpochUsers)>), HolderError> {
         let certificate = match &self.ask(&Request::Certificate { replica })? {
             Response::Certificate { certificate, .. } => certificate.clone(),
             _ => return Err(unexpected()),
@@ -224,9 +262,7 @@ impl Holder {
         for epoch in AgentKeys::wanted(now) {
             epochs.push((epoch, self.users(epoch, replica)?));
         }
-        let mut agents = AgentKeys::new(certificate, epochs);
-        agents.keep_previous(before, now);
-        Ok(agents)
+        Ok((certificate, epochs))
     }
 
     fn users(&self, epoch: Epoch, replica: [u8; 32]) -> Result<EpochUsers, HolderError> {

@@ -5,14 +5,14 @@ use std::{io, os::unix::net::UnixStream, path::Path, thread, time::Duration};
 use sluicegate_grant::epoch::Epoch;
 use sluicegate_keys::{self as keys, KeyError};
 use sluicegate_policy::is_name;
-use sluicegate_signin::{SECRET_LEN, SealError, SiteKey, SitePublic, UserSecret};
+use sluicegate_signin::{SECRET_LEN, SealError, SealedHead, SiteKey, SitePublic, UserSecret};
 use sluicegate_store::{ENTRIES_MAX, Store, StoreError, Txn};
 use sluicegate_wire::UnixTime;
 use zeroize::Zeroizing;
 
 use super::{
     PAGE_LEN, Request, Response,
-    issued::{Issued, Users},
+    issued::{Issued, Sealed, Users},
     read_frame, write_frame,
 };
 use crate::clock::Clock;
@@ -23,6 +23,8 @@ const SECRETS_FILE: &str = "secrets.redb";
 /// What of its directory makes a key holder the same again elsewhere.
 pub const BACKUP_FILES: [&str; 2] = [SITE_FILE, SECRETS_FILE];
 const PREFIX: &str = "secret/";
+/// Where the number of the last file is.
+const NUMBER: &str = "issued";
 /// How long a new key holder waits for the store of one that ends.
 const OPEN_TRIES: u32 = 10;
 const OPEN_WAIT: Duration = Duration::from_millis(100);
@@ -48,6 +50,9 @@ pub enum VaultError {
         "{0:?} cannot name a user: use 1 to 64 letters, digits, '.', '_', '-' or '+', not starting with '.' or '-'"
     )]
     Name(String),
+    /// A number that was not drawn.
+    #[error("number {0} was not given out here")]
+    Number(u64),
 }
 
 /// Users' secrets and the site's key.
@@ -102,6 +107,11 @@ impl Vault {
                 let users: Vec<_> = users.iter().map(secret).collect();
                 self.put(&users).map(|()| Response::Done).map_err(|error| error.to_string())
             }
+            Request::Number => self.draw(now).map(Response::Number).map_err(|error| error.to_string()),
+            Request::Sign { replica, number, hash } => {
+                let signature = self.sign(&SealedHead { realm: &self.realm, replica: *replica, number: *number }, hash);
+                signature.map(|signature| Response::Signature(signature.to_vec())).map_err(|error| error.to_string())
+            }
             Request::Remove { user } => self.remove(user).map(|_| Response::Done).map_err(|error| error.to_string()),
         };
         answer.unwrap_or_else(Response::Refused)
@@ -123,16 +133,35 @@ impl Vault {
     /// too, and its certificate. Sealed to it, so that a copy is of no use to anybody else.
     ///
     /// # Errors
-    /// If the store cannot be read or there are no random bytes.
-    pub fn issue(&self, now: UnixTime, replica: &[u8; 32]) -> Result<String, VaultError> {
+    /// If the store cannot be read or written, or there are no random bytes.
+    pub fn issue(&self, now: UnixTime, replica: &[u8; 32]) -> Result<Sealed, VaultError> {
         let mut epochs = Vec::new();
         for epoch in AgentKeys::wanted(now) {
             epochs.push((epoch.0, self.all(replica, epoch)?));
         }
         let certificate = self.site.certify(&self.realm, *replica, AgentKeys::certified_until(now)).to_text();
-        let mut seed = [0; 32];
-        getrandom::fill(&mut seed).map_err(|error| KeyError::Random(error.to_string()))?;
-        Ok(Issued { certificate, epochs }.seal(seed, (&self.site, &self.realm), replica, now)?)
+        let head = SealedHead { realm: &self.realm, replica: *replica, number: self.draw(now)? };
+        Issued::new(certificate, epochs, None)?.seal((&self.site(), &head), |hash| self.sign(&head, hash))
+    }
+
+    /// The number of the next file: the time in microseconds, or one more than the last where the clock was set back.
+    fn draw(&self, now: UnixTime) -> Result<u64, VaultError> {
+        let number = self.drawn()?.saturating_add(1).max(now.0.saturating_mul(1_000_000));
+        self.store.txn(&Txn::default().put(NUMBER, Zeroizing::new(number.to_be_bytes().to_vec())))?;
+        Ok(number)
+    }
+
+    fn drawn(&self) -> Result<u64, VaultError> {
+        let last = self.store.get(NUMBER)?;
+        Ok(last.and_then(|last| last.value.as_slice().try_into().ok()).map_or(0, u64::from_be_bytes))
+    }
+
+    /// Signs a file. A number from the future would be the last that its frontend takes, so none is signed that was not drawn.
+    fn sign(&self, head: &SealedHead<'_>, hash: &[u8; 32]) -> Result<[u8; 64], VaultError> {
+        if head.number > self.drawn()? {
+            return Err(VaultError::Number(head.number));
+        }
+        Ok(self.site.sign_sealed(head, hash))
     }
 
     fn all(&self, replica: &[u8; 32], epoch: Epoch) -> Result<Users, VaultError> {

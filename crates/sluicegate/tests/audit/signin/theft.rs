@@ -77,13 +77,13 @@ impl Apart {
 
     /// What the frontend is given around noon: this epoch's keys.
     fn keys(&self, replica: &ReplicaKey) -> String {
-        self.vault.issue(self.epoch.start().plus_secs(EPOCH_SECS / 2), replica.public()).unwrap()
+        self.vault.issue(self.epoch.start().plus_secs(EPOCH_SECS / 2), replica.public()).unwrap().text
     }
 
     async fn start(&self, state: &Path) -> Frontend {
         let any = "127.0.0.1:0".parse().unwrap();
         let mut config = Config::new("f1", site::REALM, any, any, state);
-        config.keyholder = KeyHolder::Elsewhere { file: state.join("f1.keys"), site: self.vault.site() };
+        config.keyholder = KeyHolder::Elsewhere { file: Some(state.join("f1.keys")), site: self.vault.site() };
         config.shards = 1;
         Frontend::start(config).await.unwrap()
     }
@@ -189,7 +189,7 @@ async fn keys_of_another_frontend_site_realm_or_day_and_older_ones_are_not_taken
     let noon = apart.epoch.start().plus_secs(EPOCH_SECS / 2);
     let other = Vault::open(&apart.root.path().join("other"), site::REALM).unwrap();
     let elsewhere = Vault::open(&apart.root.path().join("elsewhere"), "example.org").unwrap();
-    let issue = |vault: &Vault, at: UnixTime, replica: &[u8; 32]| vault.issue(at, replica).unwrap();
+    let issue = |vault: &Vault, at: UnixTime, replica: &[u8; 32]| vault.issue(at, replica).unwrap().text;
     let yesterday = UnixTime(noon.0 - EPOCH_SECS);
     for (file, why) in [
         (issue(&apart.vault, noon, &[7; 32]), "for another frontend"),
@@ -204,7 +204,8 @@ async fn keys_of_another_frontend_site_realm_or_day_and_older_ones_are_not_taken
         assert!(refused.contains(why), "{refused}");
         assert!(control.status().agent_epochs.is_empty());
     }
-    let (newer, older) = (issue(&apart.vault, noon, &replica), issue(&apart.vault, apart.epoch.start(), &replica));
+    // Issued one after the other, the later one with a clock that was set back.
+    let (older, newer) = (issue(&apart.vault, noon, &replica), issue(&apart.vault, apart.epoch.start(), &replica));
     let again = newer.clone();
     blocking(&control, move |control| control.keys_load(newer.as_bytes()).unwrap()).await;
     let refused = blocking(&control, move |control| control.keys_load(older.as_bytes()).unwrap_err().to_string()).await;

@@ -1,0 +1,215 @@
+//! What one frontend has of another: users, groups and services as records, and the file that brought them.
+
+use serde::{Deserialize, Serialize};
+use sluicegate_policy::{Group, Service, User};
+use zeroize::Zeroizing;
+
+use crate::{
+    Directory, DirectoryError, Kind, Record, VALUE_LEN_MAX,
+    directory::{PAGE_LEN, checked_key, decode, encode},
+};
+
+const PREFIX: &str = "issued/";
+const TAKEN: &str = "issued/taken";
+const PART_PREFIX: &str = "issued/part/";
+/// Longest file, in bytes.
+pub const ISSUED_BYTES_MAX: usize = 24 << 20;
+/// What a table is made of, in this order.
+const KINDS: [Kind; 3] = [Kind::User, Kind::Group, Kind::Service];
+
+/// Records of users, groups and services by their keys, as one frontend stores them and another is to.
+#[derive(Clone, Default, Serialize, Deserialize)]
+pub struct UserTable(Vec<(String, Zeroizing<Vec<u8>>)>);
+
+/// The last file that was taken.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Taken {
+    /// Its number.
+    pub number: u64,
+    /// When that was, in Unix seconds.
+    pub at: u64,
+    /// Whether it had users, which are the other frontend's to change then.
+    pub has_users: bool,
+}
+
+impl UserTable {
+    /// How many records it has.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// How many bytes they take, about.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.0.iter().map(|(key, value)| key.len() + value.len() + 8).sum()
+    }
+
+    /// Whether it has none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The users, groups and services in it.
+    ///
+    /// # Errors
+    /// If one cannot be read, is not what its key says, or stands where it may not.
+    pub fn read(&self) -> Result<(Vec<User>, Vec<Group>, Vec<Service>), DirectoryError> {
+        let (mut users, mut groups, mut services) = (Vec::new(), Vec::new(), Vec::new());
+        let mut before = "";
+        for (key, bytes) in &self.0 {
+            let wrong = |detail| DirectoryError::Unreadable { key: key.chars().take(80).collect(), detail };
+            let kind = KINDS.into_iter().find(|kind| key.starts_with(&kind.key("")));
+            match kind.ok_or_else(|| wrong("it is none of a user, group or service"))? {
+                Kind::User => users.push(read::<User>(key, bytes)?),
+                Kind::Group => groups.push(read::<Group>(key, bytes)?),
+                _ => services.push(read::<Service>(key, bytes)?),
+            }
+            if bytes.len() > VALUE_LEN_MAX {
+                return Err(wrong("it is longer than a record may be"));
+            }
+            if key.as_str() == before {
+                return Err(wrong("it is there twice"));
+            }
+            before = key;
+        }
+        Ok((users, groups, services))
+    }
+}
+
+fn read<R: Record>(key: &str, bytes: &[u8]) -> Result<R, DirectoryError> {
+    let record: R = decode(key, bytes)?;
+    if checked_key(&record)? == key {
+        return Ok(record);
+    }
+    Err(DirectoryError::Unreadable { key: key.to_owned(), detail: "it is another's" })
+}
+
+impl Directory {
+    /// Users, groups and services as they are stored.
+    ///
+    /// # Errors
+    /// If the store fails.
+    pub fn table(&self) -> Result<UserTable, DirectoryError> {
+        let mut all = Vec::new();
+        for prefix in KINDS.map(|kind| kind.key("")) {
+            let mut after = String::new();
+            loop {
+                let page = self.store().range(&prefix, &after, PAGE_LEN)?;
+                let is_last = page.len() < PAGE_LEN;
+                if let Some(last) = page.last() {
+                    after.clone_from(&last.key);
+                }
+                all.extend(page.into_iter().map(|entry| (entry.key, entry.value)));
+                if is_last {
+                    break;
+                }
+            }
+        }
+        Ok(UserTable(all))
+    }
+
+    /// Has what a file brought from now on, all of it or nothing: its `table` in the place of the users, groups and services
+    /// that there were, if it has one. `file` is kept for [`Directory::taken_file`].
+    ///
+    /// # Errors
+    /// If the store fails or has no room.
+    pub fn take(&self, taken: Taken, file: &[u8], table: Option<&UserTable>) -> Result<(), DirectoryError> {
+        let mut prefixes = vec![PREFIX.to_owned()];
+        let mut entries: Vec<(String, &[u8])> = Vec::new();
+        if let Some(UserTable(records)) = table {
+            prefixes.extend(KINDS.map(|kind| kind.key("")));
+            entries.extend(records.iter().map(|(key, value)| (key.clone(), value.as_slice())));
+        }
+        let parts = file.chunks(VALUE_LEN_MAX).zip(0_u32..);
+        entries.extend(parts.map(|(part, number)| (format!("{PART_PREFIX}{number:08x}"), part)));
+        let record = encode(&taken);
+        entries.push((TAKEN.to_owned(), &record));
+        Ok(self.store().replace(&prefixes, &entries).map(drop)?)
+    }
+
+    /// The last file that was taken, if there was any.
+    ///
+    /// # Errors
+    /// If the store fails or what it says of it cannot be read.
+    pub fn taken(&self) -> Result<Option<Taken>, DirectoryError> {
+        self.store().get(TAKEN)?.map(|entry| decode(TAKEN, &entry.value)).transpose()
+    }
+
+    /// The file itself; empty if there was none.
+    ///
+    /// # Errors
+    /// If the store fails.
+    pub fn taken_file(&self) -> Result<Vec<u8>, DirectoryError> {
+        let parts = self.store().range(PART_PREFIX, "", ISSUED_BYTES_MAX / VALUE_LEN_MAX + 1)?;
+        Ok(parts.iter().flat_map(|part| part.value.iter().copied()).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::{Store, StoreError};
+
+    fn directory(dir: &tempfile::TempDir, name: &str, entries_max: u64) -> Directory {
+        Directory::new(Arc::new(Store::open(&dir.path().join(name), entries_max).unwrap()))
+    }
+
+    fn taken(number: u64) -> Taken {
+        Taken { number, at: 7, has_users: true }
+    }
+
+    #[test]
+    fn a_table_takes_the_place_of_what_there_was_and_is_read_back_with_its_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let (from, to) = (directory(&dir, "a", 10_000), directory(&dir, "b", 10_000));
+        let names = |count: u32| (0..count).map(|number| User::new(&format!("user-{number:05}"))).collect::<Vec<_>>();
+        for some in names(2_100).chunks(200) {
+            from.add_all(some).unwrap();
+        }
+        from.add(&Group { name: "staff".into(), description: String::new() }).unwrap();
+        to.add_all(&[User::new("bob"), User::new("user-00001")]).unwrap();
+        let table = from.table().unwrap();
+        assert_eq!((table.len(), table.read().unwrap().0.len()), (2_101, 2_100));
+        assert_eq!(to.taken().unwrap(), None);
+        let file = vec![3; VALUE_LEN_MAX + 1];
+        to.take(taken(5), &file, Some(&table)).unwrap();
+        assert_eq!((to.taken().unwrap(), to.taken_file().unwrap()), (Some(taken(5)), file));
+        assert_eq!(to.all::<User>().unwrap(), names(2_100), "and bob is gone");
+        from.remove::<User>("user-00007").unwrap();
+        to.take(taken(6), b"short", Some(&from.table().unwrap())).unwrap();
+        assert_eq!((to.all::<User>().unwrap().len(), to.taken_file().unwrap()), (2_099, b"short".to_vec()));
+        to.take(taken(7), b"", None).unwrap();
+        assert_eq!(to.all::<User>().unwrap().len(), 2_099, "a file without users leaves them alone");
+    }
+
+    #[test]
+    fn a_table_that_does_not_fit_changes_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let (from, to) = (directory(&dir, "a", 100), directory(&dir, "b", 4));
+        from.add_all(&(0..9).map(|number| User::new(&format!("user-{number}"))).collect::<Vec<_>>()).unwrap();
+        to.add(&User::new("bob")).unwrap();
+        let full = to.take(taken(1), b"file", Some(&from.table().unwrap())).unwrap_err();
+        assert!(matches!(full, DirectoryError::Store(StoreError::Full { max: 4 })), "{full}");
+        assert_eq!((to.taken().unwrap(), to.all::<User>().unwrap().len()), (None, 1));
+    }
+
+    #[test]
+    fn records_that_stand_where_they_may_not_are_not_read() {
+        let record = |name: &str| encode(&User::new(name));
+        for (key, value) in [
+            ("gate/west", record("west")),
+            ("user/alice", record("bob")),
+            ("user/../alice", record("../alice")),
+            ("user/alice", Zeroizing::new(vec![1, 2, 3])),
+            ("revoke/1", record("alice")),
+        ] {
+            assert!(UserTable(vec![(key.to_owned(), value)]).read().is_err(), "{key}");
+        }
+        let twice = UserTable(vec![("user/a".into(), record("a")), ("user/a".into(), record("a"))]);
+        assert!(twice.read().is_err());
+    }
+}

@@ -270,9 +270,9 @@ pub(crate) struct Connect {
     #[arg(value_name = "[USER@]SERVICE|LINK")]
     pub(crate) target: String,
     /// The frontend: its name or address, and its SIP port unless that is 5060 or its SRV record says so; or several, with
-    /// commas.
+    /// commas or each with an option of its own.
     #[arg(long, value_name = "HOST[:PORT]")]
-    pub(crate) frontend: Option<String>,
+    pub(crate) frontend: Vec<String>,
     /// The realm users belong to.
     #[arg(long)]
     pub(crate) realm: Option<String>,

@@ -24,6 +24,9 @@ use crate::{noise::builder, secret::EpochHa1, site::ReplicaKey};
 
 /// The header field that carries certificate, message 1 and message 2.
 pub const HEADER: HeaderName = HeaderName::SluicegateNoise;
+/// The field in which an agent names the call whose grants are to go on, of another frontend that answers no more: the 24
+/// hexadecimal digits that their ids share.
+pub const CONTINUES: HeaderName = HeaderName::SluicegateContinues;
 /// What an agent's Supported lists that sends with capabilities, and so wants grants whose packets have to prove one.
 pub const CAPABILITY_TAG: &str = "sluicegate-capability";
 /// What an agent's Supported lists that opens ports for programs whose packets prove nothing but this host's address. It is

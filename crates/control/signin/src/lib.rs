@@ -18,8 +18,8 @@ mod secret;
 mod site;
 
 pub use handshake::{
-    ADDRESS_TAG, ANSWER_LEN, Answer, CAPABILITY_TAG, HEADER, Hello, Initiator, MESSAGE_LEN, Proposal, SignInError,
-    answer_tag, joined, respond,
+    ADDRESS_TAG, ANSWER_LEN, Answer, CAPABILITY_TAG, CONTINUES, HEADER, Hello, Initiator, MESSAGE_LEN, Proposal,
+    SignInError, answer_tag, joined, respond,
 };
 pub use sealed::{SEALED_HEAD_LEN, SealError, SealedHead, seal, sealed_head, unseal};
 pub use secret::{EpochHa1, SECRET_LEN, UserSecret};

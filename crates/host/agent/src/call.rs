@@ -1,6 +1,10 @@
 //! The client's side of one call: sign in for a range of the service's ports, renew, say goodbye.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
 
 use sluicegate_grant::{DataMode, GRANT_LEN, Grant, SIGNED_GRANT_LEN};
 use sluicegate_policy::{PortProtocol, PortRange, data_mode};
@@ -10,6 +14,8 @@ use sluicegate_sip::{
     ua::{Content, Event, Failure, LegId, Parties},
 };
 use tokio::time::Instant;
+
+use sluicegate_signin::CONTINUES;
 
 use crate::{
     account::{Account, SignIn, TrustError, random, supported},
@@ -76,6 +82,11 @@ impl CallError {
         matches!(self, Self::Exchange(ExchangeError::Silent(_) | ExchangeError::Socket(..)))
     }
 
+    /// Whether the frontend cannot do what it is asked, and another may.
+    pub(crate) const fn is_out_of_order(&self) -> bool {
+        matches!(self, Self::Refused { code: 500 | 503, .. })
+    }
+
     /// Whether the frontend knows the user and says no.
     pub(crate) const fn is_refusal(&self) -> bool {
         matches!(self, Self::Credentials(..) | Self::Refused { code: 403, .. })
@@ -106,6 +117,8 @@ pub(crate) struct Call {
     silence_until: Instant,
     worth: Worth,
     service: String,
+    /// The frontend that knows of it.
+    at: IpAddr,
     leg: LegId,
     session_id: u64,
     version: u64,
@@ -115,21 +128,26 @@ pub(crate) struct Call {
 }
 
 impl Call {
-    /// Signs in to `service` and opens `range` of its ports, for packets that can prove as much as `proves`.
+    /// Signs in to `service` and opens `range` of its ports, for packets that can prove as much as `proves`. What was open
+    /// `before` goes on under it, if the frontend, another than then, and the gate agree.
     pub(crate) async fn open(
         endpoint: &mut Endpoint,
         account: &Account,
         (service, proves): (&str, DataMode),
-        range: PortRange,
+        (range, before): (PortRange, Option<&Self>),
     ) -> Result<Self, CallError> {
         let (uri, from) = (format!("sip:{service}@{}", account.realm), account.uri());
         let session_id = u64::from(u32::from_be_bytes(random()));
         let parties = Parties { from: &from, to: &uri, uri: &uri, contact: &account.user };
-        let wish = content(offer(endpoint.local(), range, session_id, 1), proves);
+        let mut wish = content(offer(endpoint.local(), range, session_id, 1), proves);
+        let known = before.and_then(|before| before.open.seal.as_ref());
+        if let Some(known) = known {
+            wish = wish.header(CONTINUES.as_str(), hex(&known.grant_id().call()));
+        }
         let leg = endpoint.start(Method::Invite, parties, wish, Some(SignIn::new(account)))?;
         let mut secrets = Secrets::default();
         let answered = let_in(endpoint, leg, account, (service, range), &mut secrets).await;
-        let opened = answered.and_then(|answer| opened(&answer, (range, proves), &mut secrets, None));
+        let opened = answered.and_then(|answer| opened(&answer, (range, proves), &mut secrets, known));
         // What was opened for it all the same runs out by itself.
         let (open, worth) = opened.inspect_err(|_| endpoint.forget(leg))?;
         let now = Instant::now();
@@ -146,6 +164,7 @@ impl Call {
             silence_until: now,
             worth,
             service: service.to_owned(),
+            at: endpoint.frontend().ip(),
             leg,
             session_id,
             version: 1,
@@ -256,6 +275,16 @@ impl Call {
         endpoint.forget(self.leg);
     }
 
+    /// How often in a row it could not be renewed.
+    pub(crate) const fn failures(&self) -> u32 {
+        self.failures
+    }
+
+    /// Whether another frontend than this one knows of it.
+    pub(crate) fn is_of_another(&self, frontend: SocketAddr) -> bool {
+        self.at != frontend.ip()
+    }
+
     /// The call's leg.
     pub(crate) const fn leg(&self) -> LegId {
         self.leg
@@ -312,6 +341,10 @@ async fn let_in(
         // The other side ended it meanwhile.
         (_, None) => refused(481, "the call is over".to_owned()),
     }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn content(offer: Vec<u8>, proves: DataMode) -> Content {

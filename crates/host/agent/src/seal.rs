@@ -86,6 +86,11 @@ impl PartialEq for Sealer {
 impl Eq for Sealer {}
 
 impl Sealer {
+    /// The grant under whose keys it seals.
+    pub(crate) const fn grant_id(&self) -> GrantId {
+        self.grant
+    }
+
     fn new(grant: &Grant, keys: SessionKeys) -> Self {
         Self {
             grant: grant.id,

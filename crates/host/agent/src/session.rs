@@ -36,6 +36,8 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 const LOOK_INTERVAL_MIN: Duration = Duration::from_millis(50);
 /// After an error of the connection to the frontend.
 const RETRY: Duration = Duration::from_secs(2);
+/// A frontend that answers a renewal with 500 or 503 so many times in a row is given up for another.
+const OUT_OF_ORDER_MAX: u32 = 2;
 /// How often it is tried whether UDP passes again, once it did not.
 const PROBE_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -215,9 +217,11 @@ impl Keeper {
         if self.calls.len() >= CALLS_MAX {
             return Err(format!("this session has {CALLS_MAX} ranges open, which is the most it may have"));
         }
-        let mut called = self.call(range).await;
-        if called.as_ref().is_err_and(CallError::is_unanswered) && self.fail_over().await {
-            called = self.call(range).await;
+        let mut called = self.call(range, None).await;
+        let is_elsewhere_better =
+            |error: &CallError| error.is_unanswered() || (error.is_out_of_order() && self.frontends.are_several());
+        if called.as_ref().is_err_and(is_elsewhere_better) && self.fail_over().await {
+            called = self.call(range, None).await;
         }
         let call = called.map_err(|error| self.explained(error))?;
         if self.endpoint.is_fallen_back()
@@ -236,8 +240,10 @@ impl Keeper {
         Ok(reach)
     }
 
-    async fn call(&mut self, range: PortRange) -> Result<Call, CallError> {
-        Call::open(&mut self.endpoint, &self.account, (&self.service, self.proves), range).await
+    /// Signs in; what was open under the call of this index goes on if it can.
+    async fn call(&mut self, range: PortRange, before: Option<usize>) -> Result<Call, CallError> {
+        let before = before.and_then(|index| self.calls.get(index));
+        Call::open(&mut self.endpoint, &self.account, (&self.service, self.proves), (range, before)).await
     }
 
     fn leaves_by(&self) -> Option<String> {
@@ -296,15 +302,30 @@ impl Keeper {
 
     async fn renew(&mut self) {
         let now = Instant::now();
-        let (mut ended, mut silent, mut unanswered) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut ended, mut silent, mut unanswered, mut elsewhere) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for (index, call) in self.calls.iter_mut().enumerate() {
+            // A frontend that does not answer is not waited for by each.
+            if !unanswered.is_empty() {
+                break;
+            }
             let Some(because) = call.renew_because(now) else { continue };
+            if call.is_of_another(self.endpoint.frontend()) {
+                // Tried again later if it does not go on here.
+                if call.failed(now) {
+                    ended.push(index);
+                }
+                elsewhere.push(index);
+                continue;
+            }
             match call.renew(&mut self.endpoint, &self.account).await {
                 Ok(()) => info!(service = %self.service, range = %call.open.service, because, "renewed"),
                 Err(error) => {
                     warn!(service = %self.service, range = %call.open.service, because, %error, "not renewed");
                     let is_gone = matches!(error, CallError::Refused { code: 481, .. } | CallError::Key);
-                    if error.is_unanswered() && (self.frontends.are_several() || self.fallback.is_some()) {
+                    let is_elsewhere_better = error.is_out_of_order() && call.failures() + 1 >= OUT_OF_ORDER_MAX;
+                    if (error.is_unanswered() && (self.frontends.are_several() || self.fallback.is_some()))
+                        || (is_elsewhere_better && self.frontends.are_several())
+                    {
                         unanswered.push(index);
                     }
                     if call.failed(Instant::now()) || is_gone {
@@ -316,12 +337,14 @@ impl Keeper {
             }
         }
         if !unanswered.is_empty() && self.fail_over().await {
-            // Another frontend knows nothing of these; what is open stays so until its grant ends.
-            for index in &unanswered {
-                let _ = self.replace(*index, false).await;
+            elsewhere.append(&mut unanswered);
+        }
+        // This frontend knows nothing of these, and is asked to go on with them.
+        for index in &elsewhere {
+            if self.replace(*index, false).await.is_ok() {
                 ended.retain(|ended| ended != index);
-                silent.retain(|silent| silent != index);
             }
+            silent.retain(|silent| silent != index);
         }
         for index in &silent {
             if self.replace(*index, true).await.is_err_and(|error| error.is_refusal()) {
@@ -349,7 +372,7 @@ impl Keeper {
     /// any more, or where the frontend is another, which then is not told of the end of the last call.
     async fn replace(&mut self, index: usize, goodbye: bool) -> Result<(), CallError> {
         let Some(range) = self.calls.get(index).map(|call| call.open.service) else { return Ok(()) };
-        let new = self.call(range).await.inspect_err(
+        let new = self.call(range, (!goodbye).then_some(index)).await.inspect_err(
             |error| warn!(service = %self.service, %range, %error, "the grant may be lost, and there is no other"),
         )?;
         info!(service = %self.service, %range, "signed in again: the last grant cannot be renewed");

@@ -102,13 +102,13 @@ impl Wanted {
                 user: link.user,
                 service,
                 port,
-                frontend: connect.frontend.clone().unwrap_or(link.frontend),
+                frontend: frontends(connect).unwrap_or(link.frontend),
                 realm: connect.realm.clone().unwrap_or(link.realm),
             });
         }
         let (user, service, port) = target(&connect.target)?;
         let service = service.to_owned();
-        match (user, &connect.frontend, &connect.realm) {
+        match (user, &frontends(connect), &connect.realm) {
             (Some(user), Some(frontend), Some(realm)) => {
                 Ok(Self { user: user.to_owned(), service, port, frontend: frontend.clone(), realm: realm.clone() })
             }
@@ -150,6 +150,11 @@ impl Wanted {
             services: vec![self.service.clone()],
         })
     }
+}
+
+/// The frontends that the command line names, with commas between them.
+fn frontends(connect: &Connect) -> Option<String> {
+    (!connect.frontend.is_empty()).then(|| connect.frontend.join(","))
 }
 
 /// Writes the unit of a connection that is there at each start.

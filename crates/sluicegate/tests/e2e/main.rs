@@ -29,6 +29,7 @@ mod observing;
 mod outages;
 mod refusals;
 mod registrations;
+mod replicas;
 mod scans;
 mod security;
 mod servers;

@@ -6,6 +6,7 @@ use sluicegate_grant::DataMode;
 use sluicegate_policy::{
     Limits, Outcome as Decided, PortProtocol, PortRange, Request, Service, ServiceKind, WANTED_MAX, decide,
 };
+use sluicegate_signin::CONTINUES;
 use sluicegate_sip::{
     message::{HeaderName, Message, Method, part},
     sdp::Session,
@@ -125,6 +126,18 @@ pub(super) fn admit(
     exchanges.relay(cx, asked, &admitted, ways, offer.as_ref());
 }
 
+/// The call of another frontend that an agent wants to go on here. It is nobody else's here; whether it is the user's own, the
+/// gate knows that has its grants.
+fn continued(cx: &Context, asked: Asked<'_>, (user, service): (&str, &str)) -> Option<CallId> {
+    let text = asked.message.header(CONTINUES)?;
+    let mut call = CallId::default();
+    for (byte, digits) in call.iter_mut().zip(text.chunks(2)) {
+        *byte = u8::from_str_radix(core::str::from_utf8(digits).ok()?, 16).ok()?;
+    }
+    let is_free = cx.ledger.call(call).is_none_or(|(known, of)| (known.as_str(), of.as_str()) == (user, service));
+    (text.len() == 2 * call.len() && is_free).then_some(call)
+}
+
 /// Asks the policy, and notes what it said.
 pub(super) fn judge(
     cx: &mut Context,
@@ -149,7 +162,8 @@ pub(super) fn judge(
     let proves = proves(&cx.ledger, client, renewed);
     let (limits, steps) = ask(cx, (user, name, asked.flow), &wanted, proves, renewed);
     let decided = if limits.is_some() { (Outcome::Admitted, 200) } else { (Outcome::Denied, 403) };
-    let call = renewed.unwrap_or_else(|| cx.new_call());
+    let continued = || agent.as_ref().and_then(|_| continued(cx, asked, (user, name)));
+    let call = renewed.or_else(continued).unwrap_or_else(|| cx.new_call());
     cx.decided_of(Some(call), asked, user, decided, steps);
     let admitted = Admitted {
         user: user.to_owned(),

@@ -14,6 +14,7 @@ use crate::transmits::Flow;
 /// Header fields that are between client and frontend, besides its credentials for us, and those by which a caller would say
 /// who it is besides From: the frontend says that (RFC 3325 section 5), in P-Asserted-Identity.
 pub(super) const NOT_FORWARDED: &[HeaderName] = &[
+    HeaderName::SluicegateContinues,
     HeaderName::SluicegateNoise,
     HeaderName::PAssertedIdentity,
     HeaderName::PPreferredIdentity,

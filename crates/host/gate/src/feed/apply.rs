@@ -105,6 +105,10 @@ impl<'a> Applier<'a> {
             return Err(format!("this gate knows no service {:?} of this frontend", delta.service));
         };
         self.shared.config.permits_grant(clock::unix(), &listed.service, delta)?;
+        let known = ledger.grant(delta.grant.id).map(|entry| &entry.delta);
+        if let Some(known) = known.filter(|known| known.grant.issuer != self.issuer) {
+            goes_on(known, delta)?;
+        }
         Ok(PinholeSpec {
             grant: delta.grant.clone(),
             service: listed.number,
@@ -202,6 +206,17 @@ impl<'a> Applier<'a> {
             tracing::warn!(service = name, error, "service not withdrawn");
         }
     }
+}
+
+/// Whether a frontend may go on with the grant of another: of the same user to the same service, with whose keys the user's
+/// agent has just proved itself anew.
+fn goes_on(known: &GrantDelta, new: &GrantDelta) -> Result<(), String> {
+    let is_same = (&known.user, &known.service) == (&new.user, &new.service);
+    let is_agents = known.grant.proves_address() && new.grant.proves_address() && new.keys.is_some();
+    if is_same && is_agents && new.grant.not_after > known.grant.not_after {
+        return Ok(());
+    }
+    Err("another frontend has issued a grant with this id, and this does not go on with it".to_owned())
 }
 
 /// What is open here for one issuer, in as many messages as it takes.

@@ -75,6 +75,7 @@ header_names! {
     Server, "Server";
     ServiceRoute, "Service-Route";
     SessionExpires, "Session-Expires", b'x';
+    SluicegateContinues, "Sluicegate-Continues";
     SluicegateNoise, "Sluicegate-Noise";
     Subject, "Subject", b's';
     Supported, "Supported", b'k';

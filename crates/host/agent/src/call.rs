@@ -134,20 +134,19 @@ impl Call {
         endpoint: &mut Endpoint,
         account: &Account,
         (service, proves): (&str, DataMode),
-        (range, before): (PortRange, Option<&Self>),
+        (range, before): (PortRange, Option<&Arc<Sealer>>),
     ) -> Result<Self, CallError> {
         let (uri, from) = (format!("sip:{service}@{}", account.realm), account.uri());
         let session_id = u64::from(u32::from_be_bytes(random()));
         let parties = Parties { from: &from, to: &uri, uri: &uri, contact: &account.user };
         let mut wish = content(offer(endpoint.local(), range, session_id, 1), proves);
-        let known = before.and_then(|before| before.open.seal.as_ref());
-        if let Some(known) = known {
+        if let Some(known) = before {
             wish = wish.header(CONTINUES.as_str(), hex(&known.grant_id().call()));
         }
         let leg = endpoint.start(Method::Invite, parties, wish, Some(SignIn::new(account)))?;
         let mut secrets = Secrets::default();
         let answered = let_in(endpoint, leg, account, (service, range), &mut secrets).await;
-        let opened = answered.and_then(|answer| opened(&answer, (range, proves), &mut secrets, known));
+        let opened = answered.and_then(|answer| opened(&answer, (range, proves), &mut secrets, before));
         // What was opened for it all the same runs out by itself.
         let (open, worth) = opened.inspect_err(|_| endpoint.forget(leg))?;
         let now = Instant::now();

@@ -8,6 +8,7 @@ use sluicegate_sip::{
     ua::{Content, Event, Failure, LegId, Parties, Settings, UserAgent},
 };
 use sluicegate_wire::Instant;
+use socket2::{Domain, Protocol, Socket, Type};
 use tokio::{net::UdpSocket, time};
 use tracing::{debug, warn};
 
@@ -97,17 +98,22 @@ pub(crate) struct Endpoint {
 }
 
 impl Endpoint {
-    /// Binds to `local` and talks to `frontend` only: the kernel drops datagrams of everyone else. `answers_max`: how many
-    /// answers are remembered, each for half a minute.
+    /// Binds to `local` and talks to `frontend` only: the kernel drops datagrams of everyone else, or gives them to the
+    /// endpoint of another frontend there. `answers_max`: how many answers are remembered, each for half a minute.
     pub(crate) async fn open(local: SocketAddr, frontend: SocketAddr, answers_max: usize) -> io::Result<Self> {
-        let socket = connected(None, Some(local), frontend).await?;
+        let socket = Socket::new(Domain::for_address(local), Type::DGRAM, Some(Protocol::UDP))?;
+        socket.set_nonblocking(true)?;
+        socket.set_reuse_port(true)?;
+        socket.bind(&local.into())?;
+        let socket = UdpSocket::from_std(socket.into())?;
+        socket.connect(frontend).await?;
         Self::new(socket, None, frontend, (answers_max, false))
     }
 
     /// The same from any port; datagrams leave by `interface`, whatever the routes say. If the frontend `has_others` beside
     /// it, one that does not answer soon is taken for silent.
     pub(crate) async fn open_on(interface: Option<&str>, frontend: SocketAddr, has_others: bool) -> io::Result<Self> {
-        let socket = connected(interface, None, frontend).await?;
+        let socket = connected(interface, frontend).await?;
         Self::new(socket, interface.map(str::to_owned), frontend, (ANSWERS_MAX, has_others))
     }
 
@@ -141,7 +147,7 @@ impl Endpoint {
     /// frontend at all.
     pub(crate) async fn follow(&mut self, interface: Option<String>) -> bool {
         let frontend = self.frontend();
-        let Ok(socket) = connected(interface.as_deref(), None, frontend).await else { return false };
+        let Ok(socket) = connected(interface.as_deref(), frontend).await else { return false };
         let Ok(local) = socket.local_addr() else { return false };
         if self.interface == interface && local.ip() == self.local().ip() {
             return false;
@@ -158,7 +164,7 @@ impl Endpoint {
 
     /// Goes on with another frontend, by `interface`.
     pub(crate) async fn fail_over(&mut self, interface: Option<&str>, frontend: SocketAddr) -> io::Result<()> {
-        let socket = connected(interface, None, frontend).await?;
+        let socket = connected(interface, frontend).await?;
         let local = socket.local_addr()?;
         (self.way, self.interface) = (Way::Udp(socket), interface.map(str::to_owned));
         self.ua.fail_over(self.now(), Transport::Udp, local, frontend);
@@ -333,12 +339,8 @@ pub(crate) fn any(remote: SocketAddr) -> SocketAddr {
 }
 
 /// A socket that hears `frontend` only.
-pub(crate) async fn connected(
-    interface: Option<&str>,
-    local: Option<SocketAddr>,
-    frontend: SocketAddr,
-) -> io::Result<UdpSocket> {
-    let socket = UdpSocket::bind(local.unwrap_or(any(frontend))).await?;
+pub(crate) async fn connected(interface: Option<&str>, frontend: SocketAddr) -> io::Result<UdpSocket> {
+    let socket = UdpSocket::bind(any(frontend)).await?;
     leave_by(&socket, interface)?;
     socket.connect(frontend).await?;
     Ok(socket)

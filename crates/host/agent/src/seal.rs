@@ -519,7 +519,7 @@ fn whole_only(socket: &UdpSocket, gate: SocketAddr) -> io::Result<()> {
 
 /// The address that packets to `gate` leave with.
 async fn own_address(interface: Option<&str>, gate: SocketAddr) -> io::Result<IpAddr> {
-    Ok(connected(interface, None, gate).await?.local_addr()?.ip())
+    Ok(connected(interface, gate).await?.local_addr()?.ip())
 }
 
 /// An address and port as an acknowledgement says them.
@@ -532,7 +532,7 @@ fn seen_as(local: SocketAddr) -> [u8; ACK_LEFT - ACK_SEEN] {
 
 /// What the kernel knows of the path's MTU.
 async fn path_mtu(gate: SocketAddr) -> io::Result<usize> {
-    let probe = connected(None, None, gate).await?;
+    let probe = connected(None, gate).await?;
     let mtu = if gate.is_ipv4() { sockopt::ip_mtu(&probe)? } else { sockopt::ipv6_mtu(&probe)? };
     Ok(mtu as usize)
 }

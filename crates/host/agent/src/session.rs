@@ -24,7 +24,7 @@ use crate::{
     fallback::Fallback,
     frontends::Frontends,
     opening::{Opening, Reach},
-    seal,
+    seal::{self, Sealer},
 };
 
 /// Ranges of ports that one session keeps open.
@@ -207,21 +207,21 @@ impl Keeper {
         let known = self.publish.borrow().reach(ask.range.protocol, ask.range.first);
         let result = match known {
             Some(reach) => Ok(reach),
-            None => self.open(ask.range).await,
+            None => self.open(ask.range, None).await,
         };
         // Whoever asked may have gone away meanwhile.
         let _ = ask.answer.send(result);
     }
 
-    async fn open(&mut self, range: PortRange) -> Result<Reach, String> {
+    async fn open(&mut self, range: PortRange, before: Option<Arc<Sealer>>) -> Result<Reach, String> {
         if self.calls.len() >= CALLS_MAX {
             return Err(format!("this session has {CALLS_MAX} ranges open, which is the most it may have"));
         }
-        let mut called = self.call(range, None).await;
+        let mut called = self.call(range, before.clone()).await;
         let is_elsewhere_better =
             |error: &CallError| error.is_unanswered() || (error.is_out_of_order() && self.frontends.are_several());
         if called.as_ref().is_err_and(is_elsewhere_better) && self.fail_over().await {
-            called = self.call(range, None).await;
+            called = self.call(range, before).await;
         }
         let call = called.map_err(|error| self.explained(error))?;
         if self.endpoint.is_fallen_back()
@@ -240,10 +240,9 @@ impl Keeper {
         Ok(reach)
     }
 
-    /// Signs in; what was open under the call of this index goes on if it can.
-    async fn call(&mut self, range: PortRange, before: Option<usize>) -> Result<Call, CallError> {
-        let before = before.and_then(|index| self.calls.get(index));
-        Call::open(&mut self.endpoint, &self.account, (&self.service, self.proves), (range, before)).await
+    /// Signs in; what was open under the grant of `before`, at another frontend, goes on if it can.
+    async fn call(&mut self, range: PortRange, before: Option<Arc<Sealer>>) -> Result<Call, CallError> {
+        Call::open(&mut self.endpoint, &self.account, (&self.service, self.proves), (range, before.as_ref())).await
     }
 
     fn leaves_by(&self) -> Option<String> {
@@ -356,12 +355,14 @@ impl Keeper {
         for index in ended.iter().rev() {
             let call = self.calls.swap_remove(*index);
             self.endpoint.forget(call.leg());
-            over.push((call.open.service, silent.contains(index)));
+            over.push((call, silent.contains(index)));
         }
-        for (range, is_refused) in over {
+        for (call, is_refused) in over {
+            let range = call.open.service;
+            let before = call.is_of_another(self.endpoint.frontend()).then(|| call.open.seal.clone()).flatten();
             if is_refused {
                 warn!(service = %self.service, %range, "closed: this is no longer permitted");
-            } else if let Err(error) = self.open(range).await {
+            } else if let Err(error) = self.open(range, before).await {
                 warn!(service = %self.service, %range, error, "closed; the next use signs in again");
             }
         }
@@ -372,7 +373,8 @@ impl Keeper {
     /// any more, or where the frontend is another, which then is not told of the end of the last call.
     async fn replace(&mut self, index: usize, goodbye: bool) -> Result<(), CallError> {
         let Some(range) = self.calls.get(index).map(|call| call.open.service) else { return Ok(()) };
-        let new = self.call(range, (!goodbye).then_some(index)).await.inspect_err(
+        let before = self.calls.get(index).filter(|_| !goodbye).map(|call| call.open.seal.clone());
+        let new = self.call(range, before.flatten()).await.inspect_err(
             |error| warn!(service = %self.service, %range, %error, "the grant may be lost, and there is no other"),
         )?;
         info!(service = %self.service, %range, "signed in again: the last grant cannot be renewed");

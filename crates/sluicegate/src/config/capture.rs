@@ -37,8 +37,9 @@ struct File {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Agent {
-    /// The site's frontends: `HOST[:PORT]`, or several separated by commas.
-    frontend: Option<String>,
+    /// The site's frontends: `HOST[:PORT]`, or several, in a list or with commas.
+    #[serde(deserialize_with = "file::one_or_many")]
+    frontend: Vec<String>,
     /// The realm.
     realm: Option<String>,
     /// File with the users' password on its first line, mode 0600.
@@ -116,13 +117,10 @@ fn check(report: &mut Report<'_>, file: File) -> capture::Config {
         report.error(&["agent", "interface"], what, "`ip link` lists those that exist; or leave it out");
     }
     serves_all(report, &agent);
-    let frontends = agent.frontend.as_deref().and_then(|text| {
-        let found = Frontends::find(text);
-        found
-            .map_err(|error| {
-                report.error(&["agent", "frontend"], error.to_string(), "several have commas between them");
-            })
-            .ok()
+    let frontends = (!agent.frontend.is_empty()).then(|| Frontends::find(&agent.frontend.join(",")));
+    let frontends = frontends.and_then(|found| {
+        let hint = "several stand in a list, or have commas between them";
+        found.map_err(|error| report.error(&["agent", "frontend"], error.to_string(), hint)).ok()
     });
     let captures = captures.iter().enumerate().filter_map(|(index, entry)| one(report, &agent, index, entry)).collect();
     capture::Config {
@@ -188,7 +186,7 @@ fn sign_in(
     if matches!(to, Destination::Prefix(prefix) if prefix.prefix_len() < prefix.max_prefix_len()) {
         report.error(&path, format!("a service has one address, but {to} are many"), "write one address, or a name");
     }
-    for (key, missing) in [("frontend", agent.frontend.is_none()), ("realm", agent.realm.is_none())] {
+    for (key, missing) in [("frontend", agent.frontend.is_empty()), ("realm", agent.realm.is_none())] {
         if missing {
             report.error(&path, format!("a sign-in needs `{key}` in [agent]"), "add it, as in [agent] of a service");
         }

@@ -32,6 +32,8 @@ use crate::secret;
 const FEED_DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 7443);
 /// Clients of a service side agent unless the file says otherwise.
 const CLIENTS_MAX: usize = 1024;
+/// Frontends that a service registers at.
+const FRONTENDS_MAX: usize = 16;
 /// Clients of one user at once, unless given.
 const CLIENTS_PER_USER_MAX: usize = 16;
 /// For how long a client may exceed `abuse_rate` unless the file says otherwise.
@@ -510,6 +512,10 @@ fn agent_plan(report: &mut Report<'_>, agent: &Agent) -> Option<AgentPlan> {
     for text in &agent.ports {
         ports.extend(report.parse::<PortRange>(&["agent", "ports"], text, "write tcp/22 or udp/5004-5100"));
     }
+    if !(1..=FRONTENDS_MAX).contains(&agent.frontend.len()) {
+        let what = format!("frontend names {} addresses", agent.frontend.len());
+        report.error(&["agent", "frontend"], what, "write one SIP address, or a list of up to 16");
+    }
     if agent.ports.is_empty() {
         report.error(&["agent", "ports"], "no port is offered", "add at least one, such as \"tcp/22\"");
     }
@@ -554,7 +560,7 @@ fn agent_plan(report: &mut Report<'_>, agent: &Agent) -> Option<AgentPlan> {
         }
     };
     let settings = serve::Config {
-        frontend: agent.frontend,
+        frontends: agent.frontend.clone(),
         account: Account::new(&agent.user, &agent.realm, UserSecret::from_bytes([0; 32]), pin.clone()?),
         service: agent.service.clone(),
         sip: SocketAddr::new(agent.address, agent.sip_port),

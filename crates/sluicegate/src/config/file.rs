@@ -351,30 +351,20 @@ const fn backend_default() -> Backend {
 }
 
 /// One address, or a list of them.
-fn one_or_many<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<IpAddr>, D::Error> {
-    struct Addresses;
-    impl<'de> Visitor<'de> for Addresses {
-        type Value = Vec<IpAddr>;
-
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("an IP address such as \"203.0.113.1\", or a list of them")
-        }
-
-        fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Self::Value, E> {
-            text.parse()
-                .map(|address| vec![address])
-                .map_err(|_| E::invalid_value(serde::de::Unexpected::Str(text), &self))
-        }
-
-        fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
-            let mut addresses = Vec::new();
-            while let Some(address) = list.next_element()? {
-                addresses.push(address);
-            }
-            Ok(addresses)
-        }
+pub(super) fn one_or_many<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(
+        untagged,
+        expecting = "an address such as \"203.0.113.1\" (of a frontend with its port), or a list of them"
+    )]
+    enum OneOrMany<T> {
+        One(T),
+        Many(Vec<T>),
     }
-    deserializer.deserialize_any(Addresses)
+    Ok(match OneOrMany::deserialize(deserializer)? {
+        OneOrMany::One(only) => vec![only],
+        OneOrMany::Many(all) => all,
+    })
 }
 
 fn backend<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Backend, D::Error> {
@@ -475,8 +465,9 @@ impl Default for Metrics {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Agent {
-    /// The frontend's SIP address.
-    pub(crate) frontend: SocketAddr,
+    /// The frontend's SIP address, or those of several.
+    #[serde(deserialize_with = "one_or_many")]
+    pub(crate) frontend: Vec<SocketAddr>,
     /// The realm.
     pub(crate) realm: String,
     /// The user that may register the service (the service's `registrar`).

@@ -10,7 +10,7 @@ use std::{
 use crate::support::{
     BINARY, PATIENCE,
     agent::{self, LOCAL, UdpEcho},
-    capture::Capture,
+    capture::{Capture, Seen},
     lab::{CLIENT, FRONTEND, Lab, SERVICE, STRANGER},
     let_run,
     node::{Config, Node, REALM, join, password_file, service},
@@ -27,7 +27,7 @@ on_packet!(
 );
 
 /// What a grant lasts, in seconds: flows that outlive it several times are renewed.
-const LIFETIME_S: u64 = 20;
+const LIFETIME_S: u64 = 30;
 /// How long a flow may pause while its agent goes over to another frontend: the gate forwards all the time.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
@@ -106,7 +106,7 @@ fn killed(datapath: &'static str) {
     let refused = site.second.cli(&["user", "rm", "bob"]);
     assert!(!refused.status.success() && refused.err.contains("change them there"), "{refused:?}");
 
-    let is_sip = |seen: &crate::support::capture::Seen| seen.from == CLIENT && seen.ports.1 == 5060;
+    let is_sip = |seen: &Seen| seen.from == CLIENT && seen.ports.1 == 5060;
     let capture = Capture::start(&site.lab, ("frontend", "eth0"), is_sip);
     let alice = site.connect("alice", &["-L", "5004:5004/udp", "-L", "7000:7000"]);
     alice.says("ready");
@@ -136,7 +136,7 @@ fn killed(datapath: &'static str) {
     alice.says("another frontend answers");
     until("the replica goes on with the same grants", || (site.second.grants() == grants).then_some(()));
     // Well beyond what the dead frontend's grants lasted.
-    while killed.elapsed() < Duration::from_secs(3 * LIFETIME_S) {
+    while killed.elapsed() < Duration::from_secs(5 * LIFETIME_S / 2) {
         let_run(Duration::from_secs(1));
         assert_eq!(talk.broken(), None, "{}", alice.log());
     }

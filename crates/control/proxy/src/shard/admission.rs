@@ -43,10 +43,19 @@ pub(super) struct Admitted {
     pub(super) call: CallId,
     /// Whether the call is open already and its grants last longer.
     pub(super) renewal: bool,
+    /// Whether it is one of another frontend, whose grants go on here.
+    pub(super) continued: bool,
     /// Of an agent, which gets portable copies: what its session keys are made from and its answer is proved with.
     pub(super) agent: Option<AgentSession>,
     /// Of a peer: where its media come from.
     pub(super) media: Option<IpAddr>,
+}
+
+impl Admitted {
+    /// Whether something of it may be open already: what fails now ends none of that.
+    pub(super) const fn stands(&self) -> bool {
+        self.renewal || self.continued
+    }
 }
 
 /// The call that a re-INVITE belongs to.
@@ -162,8 +171,8 @@ pub(super) fn judge(
     let proves = proves(&cx.ledger, client, renewed);
     let (limits, steps) = ask(cx, (user, name, asked.flow), &wanted, proves, renewed);
     let decided = if limits.is_some() { (Outcome::Admitted, 200) } else { (Outcome::Denied, 403) };
-    let continued = || agent.as_ref().and_then(|_| continued(cx, asked, (user, name)));
-    let call = renewed.or_else(continued).unwrap_or_else(|| cx.new_call());
+    let continued = agent.as_ref().filter(|_| renewed.is_none()).and_then(|_| continued(cx, asked, (user, name)));
+    let call = renewed.or(continued).unwrap_or_else(|| cx.new_call());
     cx.decided_of(Some(call), asked, user, decided, steps);
     let admitted = Admitted {
         user: user.to_owned(),
@@ -171,6 +180,7 @@ pub(super) fn judge(
         service: service?,
         call,
         renewal: renewed.is_some(),
+        continued: continued.is_some(),
         agent,
         media: None,
     };
@@ -188,7 +198,7 @@ pub(super) fn readmit(cx: &mut Context, (call, client): (CallId, Flow), wanted: 
     let decided = if limits.is_some() { (Outcome::Admitted, 200) } else { (Outcome::Denied, 403) };
     cx.decided_anew((&user, &name, client), call, decided, steps);
     let media = cx.ledger.media_of(call);
-    Some(Admitted { user, limits: limits?, service, call, renewal: true, agent: None, media })
+    Some(Admitted { user, limits: limits?, service, call, renewal: true, continued: false, agent: None, media })
 }
 
 /// What is remembered of a call of a service to a user at `client`, and whether that user may have what the service offers.
@@ -214,6 +224,7 @@ pub(super) fn admit_callee(
         limits: limits.unwrap_or(service.limits),
         call,
         renewal: false,
+        continued: false,
         agent: None,
         media: peers::media_address(cx, user, None, None).unwrap_or_default(),
     };

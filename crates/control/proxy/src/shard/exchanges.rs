@@ -271,10 +271,10 @@ impl Exchanges {
         let Some(Exchange { flow, request, admitted, opening, relay, .. }) = self.end(id) else { return };
         watch::failed(cx, &admitted, (flow, relay.as_deref()), code, why);
         match opening {
-            Some(_) if !admitted.renewal => drop(cx.revoke(admitted.call)),
+            Some(_) if !admitted.stands() => drop(cx.revoke(admitted.call)),
             Some(opening) => cx.close(opening.new_ids()),
             // Early media that a gate was late with: it may have opened them since.
-            None if !admitted.renewal && cx.ledger.has_grants(admitted.call) => drop(cx.revoke(admitted.call)),
+            None if !admitted.stands() && cx.ledger.has_grants(admitted.call) => drop(cx.revoke(admitted.call)),
             None => {}
         }
         if let Some(relay) = relay {
@@ -295,7 +295,7 @@ impl Exchanges {
         for id in self.forks.end(owed) {
             let Some(exchange) = self.end(id) else { continue };
             exchange.relay.and_then(|relay| relay.sent).map(|sent| self.relayed.remove(&sent));
-            over.extend((!exchange.admitted.renewal).then_some(exchange.admitted.call));
+            over.extend((!exchange.admitted.stands()).then_some(exchange.admitted.call));
         }
         for call in over {
             cx.tell(call, Happened::Unacknowledged);

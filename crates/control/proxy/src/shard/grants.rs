@@ -73,7 +73,7 @@ impl Opening {
             if let Some((address, ports)) = open_at {
                 (delta.grant.gate_address, delta.grant.gate_ports) = (address, ports);
             }
-            Part { want: *want, delta, opened: open_at.is_some(), is_new: same.is_none() }
+            Part { want: *want, delta, opened: open_at.is_some(), is_new: same.is_none() && !admitted.continued }
         });
         Self { parts: parts.collect(), agreed: cx.ledger.agreed(admitted.call) }
     }

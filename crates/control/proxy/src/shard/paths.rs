@@ -60,7 +60,7 @@ pub(super) fn register(
         return transactions.refuse(cx, asked, (Outcome::Unavailable, 482), &[]);
     }
     let (call, limits) = (cx.new_call(), service.limits);
-    let admitted = Admitted { user, service, limits, call, renewal: false, agent: None, media: None };
+    let admitted = Admitted { user, service, limits, call, renewal: false, continued: false, agent: None, media: None };
     let ways = failover::ways(cx, registrar, asked, &admitted);
     exchanges.relay(cx, asked, &admitted, ways, None);
 }

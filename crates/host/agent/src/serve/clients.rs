@@ -8,12 +8,15 @@ use tokio::time::Instant;
 /// How much longer than its grant a place is kept: the frontend's word that it was renewed, or is over, may be late.
 const GRACE: Duration = Duration::from_secs(5);
 
+/// A call: at which of the frontends, and its leg there.
+pub(super) type Place = (usize, LegId);
+
 /// One open call.
 #[derive(Debug)]
 pub(super) struct Admission {
     pub(super) user: String,
     pub(super) client: IpAddr,
-    pub(super) leg: LegId,
+    pub(super) place: Place,
     /// How long what was opened for it lasts, from now on or from its last renewal.
     pub(super) lifetime: Duration,
 }
@@ -76,15 +79,15 @@ impl Clients {
     }
 
     /// Renews a call; whether there is one.
-    pub(super) fn renew(&mut self, now: Instant, leg: LegId, lifetime: Duration) -> bool {
-        let Some((_, ends)) = self.open.iter_mut().find(|(open, _)| open.leg == leg) else { return false };
+    pub(super) fn renew(&mut self, now: Instant, place: Place, lifetime: Duration) -> bool {
+        let Some((_, ends)) = self.open.iter_mut().find(|(open, _)| open.place == place) else { return false };
         *ends = now + lifetime + GRACE;
         true
     }
 
     /// Removes what has ended and was not renewed.
-    pub(super) fn expire(&mut self, now: Instant) -> Vec<LegId> {
-        self.open.extract_if(.., |(_, ends)| *ends <= now).map(|(open, _)| open.leg).collect()
+    pub(super) fn expire(&mut self, now: Instant) -> Vec<Place> {
+        self.open.extract_if(.., |(_, ends)| *ends <= now).map(|(open, _)| open.place).collect()
     }
 
     /// When the next call ends if it is not renewed.
@@ -93,8 +96,8 @@ impl Clients {
     }
 
     /// Removes a call, if it is here.
-    pub(super) fn remove(&mut self, leg: LegId) {
-        self.open.retain(|(open, _)| open.leg != leg);
+    pub(super) fn remove(&mut self, place: Place) {
+        self.open.retain(|(open, _)| open.place != place);
     }
 
     /// Removes and returns all calls of a client.
@@ -115,7 +118,7 @@ mod tests {
     const LIFETIME: Duration = Duration::from_secs(60);
 
     fn admission(user: &str) -> Admission {
-        Admission { user: user.to_owned(), client: "192.0.2.1".parse().unwrap(), leg: leg(), lifetime: LIFETIME }
+        Admission { user: user.to_owned(), client: "192.0.2.1".parse().unwrap(), place: (0, leg()), lifetime: LIFETIME }
     }
 
     /// The leg of some call.

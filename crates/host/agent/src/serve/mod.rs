@@ -5,8 +5,10 @@ mod meter;
 mod registration;
 
 use std::{
+    future::poll_fn,
     io,
     net::{IpAddr, SocketAddr},
+    task::Poll,
     time::Duration,
 };
 
@@ -14,7 +16,7 @@ use sluicegate_policy::{PortProtocol, PortRange};
 use sluicegate_sip::{
     message::{HeaderName, Message, NameAddr, part},
     sdp::{Answer, MediaAnswer, Session, Transport, Wanted},
-    ua::{Content, Event, LegId},
+    ua::{Content, Event},
     uri::Uri,
 };
 use tokio::{sync::mpsc, time::Instant};
@@ -22,7 +24,7 @@ use tracing::{info, warn};
 
 pub use self::meter::Limit;
 use self::{
-    clients::{Admission, Clients, Refusal},
+    clients::{Admission, Clients, Place, Refusal},
     registration::Registration,
 };
 use crate::{
@@ -42,8 +44,8 @@ const LEAVING_MAX: Duration = Duration::from_secs(1);
 /// Everything the service side agent is told at start.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// The frontend's SIP address.
-    pub frontend: SocketAddr,
+    /// SIP addresses of the frontends: it registers at each.
+    pub frontends: Vec<SocketAddr>,
     /// The service's `registrar`.
     pub account: Account,
     /// The service's name.
@@ -99,9 +101,12 @@ pub enum ServeError {
 /// # Errors
 /// See [`ServeError`]. A frontend that does not answer is not an error: the agent keeps trying.
 pub async fn serve(config: Config, ready: impl FnOnce(), shutdown: impl Future<Output = ()>) -> Result<(), ServeError> {
-    let endpoint = Endpoint::open(config.sip, config.frontend, ANSWERS_MAX)
-        .await
-        .map_err(|error| ServeError::Listen(config.sip, error))?;
+    let mut fronts = Vec::with_capacity(config.frontends.len());
+    for frontend in &config.frontends {
+        let opened = Endpoint::open(config.sip, *frontend, ANSWERS_MAX).await;
+        let endpoint = opened.map_err(|error| ServeError::Listen(config.sip, error))?;
+        fronts.push(Front { endpoint, registration: Registration::new(&config) });
+    }
     let (abusers, mut abusive) = mpsc::channel(64);
     let _meter = match &config.limit {
         Some(limit) => Some(
@@ -112,27 +117,26 @@ pub async fn serve(config: Config, ready: impl FnOnce(), shutdown: impl Future<O
     };
     let clients =
         Clients::new((config.clients_max, config.clients_per_user_max), config.allow.clone(), config.deny.clone());
-    let registration = Registration::new(&config);
-    let mut server = Server { endpoint, clients, config, registration };
+    let mut server = Server { fronts, clients, config };
     let mut ready = Some(ready);
     tokio::pin!(shutdown);
     loop {
-        if server.registration.is_due() {
-            server.registration.send(&mut server.endpoint, EXPIRES_S);
+        for front in server.fronts.iter_mut().filter(|front| front.registration.is_due()) {
+            front.registration.send(&mut front.endpoint, EXPIRES_S);
         }
         server.expire();
-        let until = [server.clients.next_end(), server.registration.due()].into_iter().flatten().min();
+        let due = server.fronts.iter().filter_map(|front| front.registration.due());
+        let until = due.chain(server.clients.next_end()).min();
         tokio::select! {
             () = &mut shutdown => break,
             Some(client) = abusive.recv() => server.end(client),
-            event = server.endpoint.event(until) => match event.map_err(ServeError::Socket)? {
-                Some(Event::Invited { leg, is_new, request }) => server.invited(leg, is_new, &request),
-                Some(Event::Ended { leg }) => server.clients.remove(leg),
+            (at, event) = next_event(&mut server.fronts, until) => match event.map_err(ServeError::Socket)? {
+                Some(Event::Invited { leg, is_new, request }) => server.invited((at, leg), is_new, &request),
+                Some(Event::Ended { leg }) => server.clients.remove((at, leg)),
                 Some(event) => {
-                    if server.registration.answered(&mut server.endpoint, event)?
+                    if server.answered(at, event)?
                         && let Some(ready) = ready.take()
                     {
-                        info!(service = server.config.service, frontend = %server.config.frontend, "registered");
                         ready();
                     }
                 }
@@ -145,20 +149,63 @@ pub async fn serve(config: Config, ready: impl FnOnce(), shutdown: impl Future<O
     Ok(())
 }
 
-struct Server {
+/// One of the frontends.
+struct Front {
     endpoint: Endpoint,
-    clients: Clients,
-    config: Config,
     registration: Registration,
 }
 
+/// What happens next at any of the frontends, and at which; `None` when `until` has passed.
+async fn next_event(fronts: &mut [Front], until: Option<Instant>) -> (usize, io::Result<Option<Event>>) {
+    let mut waiting: Vec<_> = fronts.iter_mut().map(|front| Box::pin(front.endpoint.event(until))).collect();
+    poll_fn(|context| {
+        let ready = waiting.iter_mut().enumerate().find_map(|(at, event)| match event.as_mut().poll(context) {
+            Poll::Ready(event) => Some((at, event)),
+            Poll::Pending => None,
+        });
+        ready.map_or(Poll::Pending, Poll::Ready)
+    })
+    .await
+}
+
+struct Server {
+    fronts: Vec<Front>,
+    clients: Clients,
+    config: Config,
+}
+
 impl Server {
+    /// Takes the answer to a registration; whether the service is registered there now. One of several frontends that refuses
+    /// is asked again: it may not have this user yet.
+    fn answered(&mut self, at: usize, event: Event) -> Result<bool, ServeError> {
+        let (alone, frontend) = (self.fronts.len() == 1, self.config.frontends.get(at));
+        let Some(Front { endpoint, registration }) = self.fronts.get_mut(at) else { return Ok(false) };
+        match registration.answered(endpoint, event) {
+            Ok(Some(is_first)) => {
+                if is_first {
+                    info!(service = self.config.service, ?frontend, "registered");
+                }
+                Ok(true)
+            }
+            Ok(None) => Ok(false),
+            Err(error) if alone => Err(error),
+            Err(error) => {
+                warn!(?frontend, %error, "trying again, and serving those who come by the others");
+                registration.refused();
+                Ok(false)
+            }
+        }
+    }
+
     /// Ends the registration, and waits until the frontend has taken note.
     async fn leave(&mut self) -> Result<(), ServeError> {
-        self.registration.send(&mut self.endpoint, 0);
-        while self.registration.is_under_way() {
-            if let Some(event) = self.endpoint.event(None).await.map_err(ServeError::Socket)? {
-                self.registration.answered(&mut self.endpoint, event)?;
+        for front in &mut self.fronts {
+            front.registration.send(&mut front.endpoint, 0);
+        }
+        while self.fronts.iter().any(|front| front.registration.is_under_way()) {
+            let (at, event) = next_event(&mut self.fronts, None).await;
+            if let (Some(event), Some(front)) = (event.map_err(ServeError::Socket)?, self.fronts.get_mut(at)) {
+                front.registration.answered(&mut front.endpoint, event)?;
             }
         }
         Ok(())
@@ -170,13 +217,15 @@ impl Server {
         if !ended.is_empty() {
             info!(ended = ended.len(), "what was opened for them is over");
         }
-        ended.into_iter().for_each(|leg| self.endpoint.forget(leg));
+        for (at, leg) in ended {
+            self.fronts[at].endpoint.forget(leg);
+        }
     }
 
-    fn invited(&mut self, leg: LegId, is_new: bool, request: &[u8]) {
+    fn invited(&mut self, place: Place, is_new: bool, request: &[u8]) {
         let (mut content, mut given_up) = (Content::default(), None);
         let code = match Message::parse(request) {
-            Ok(message) => match self.admit(leg, is_new, &message) {
+            Ok(message) => match self.admit(place, is_new, &message) {
                 Ok((description, oldest)) => {
                     (content, given_up) = (content.body("application/sdp", description), oldest);
                     200
@@ -185,7 +234,8 @@ impl Server {
             },
             Err(_) => 400,
         };
-        self.endpoint.respond(leg, code, &self.config.service, &content);
+        let (at, leg) = place;
+        self.fronts[at].endpoint.respond(leg, code, &self.config.service, &content);
         if let Some(admission) = given_up {
             self.hang_up(&admission, "its user has as many clients as clients_per_user_max allows");
         }
@@ -193,10 +243,15 @@ impl Server {
 
     /// Decides about an invitation: the session description of the answer and who has to go for it, or the status that
     /// refuses it.
-    fn admit(&mut self, leg: LegId, is_new: bool, message: &Message<'_>) -> Result<(Vec<u8>, Option<Admission>), u16> {
+    fn admit(
+        &mut self,
+        place: Place,
+        is_new: bool,
+        message: &Message<'_>,
+    ) -> Result<(Vec<u8>, Option<Admission>), u16> {
         let user = asserted_user(message).unwrap_or_default();
         let lifetime = session_expires(message).unwrap_or(LIFETIME_DEFAULT);
-        let is_renewal = !is_new && self.clients.renew(Instant::now(), leg, lifetime);
+        let is_renewal = !is_new && self.clients.renew(Instant::now(), place, lifetime);
         let offer = part(message, "application/sdp").and_then(|text| Session::parse(text).ok()).ok_or(488_u16)?;
         let media = self.answers(&offer);
         if !media.iter().any(|media| matches!(media, MediaAnswer::Accepted { .. })) {
@@ -206,7 +261,7 @@ impl Server {
         let mut given_up = None;
         if !is_renewal {
             let client = offer.media().iter().find_map(|media| media.address).or(offer.address).ok_or(400_u16)?;
-            let admission = Admission { user: user.clone(), client, leg, lifetime };
+            let admission = Admission { user: user.clone(), client, place, lifetime };
             given_up = self.clients.admit(Instant::now(), admission).map_err(|refusal| {
                 warn!(user, %client, %refusal, "refused");
                 if refusal == Refusal::Full { 486_u16 } else { 603 }
@@ -251,7 +306,8 @@ impl Server {
         let client = admission.client;
         warn!(user = admission.user, %client, why, "ended");
         // The client may never answer, and nobody else waits for it: the frontend acts on the BYE as it passes it on.
-        if let Err(error) = self.endpoint.end(admission.leg, Content::default()) {
+        let (at, leg) = admission.place;
+        if let Err(error) = self.fronts[at].endpoint.end(leg, Content::default()) {
             warn!(%client, %error, "the frontend is not told that the client is ended");
         }
     }

@@ -157,7 +157,8 @@ impl Call {
             proved_at: now,
             was_used: false,
             has_moved: false,
-            is_unproved: false,
+            // The gate has other keys now, and no proof of this host's address under them.
+            is_unproved: before.is_some(),
             failed_until: None,
             failures: 0,
             silence_until: now,

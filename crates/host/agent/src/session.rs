@@ -385,6 +385,8 @@ impl Keeper {
         } else {
             self.endpoint.forget(old.leg());
         }
+        self.publish();
+        self.prove();
         Ok(())
     }
 

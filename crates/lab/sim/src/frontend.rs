@@ -6,7 +6,7 @@ use std::{
 };
 
 use sluicegate_feed::Selector;
-use sluicegate_grant::IssuerKey;
+use sluicegate_grant::{GrantId, IssuerKey};
 use sluicegate_policy::{Bounds, Credentials, Draft, Group, Policy, Service, User};
 use sluicegate_proxy::{
     AgentKeys, ConnectionId, DigestName, Event, Flow, GateAnswer, Guesses, Input, Ledger, Listening, Locations, Now,
@@ -97,7 +97,8 @@ pub(crate) struct Frontend {
     pub(crate) metrics: Vec<Arc<ShardMetrics>>,
     /// Calls that it had a gate open.
     pub(crate) opened: u64,
-    /// What it had gates end.
+    /// The grants of these, and what it had gates end.
+    pub(crate) granted: Vec<GrantId>,
     pub(crate) revoked: Vec<Selector>,
     /// Connections over which somebody has signed in.
     pub(crate) proved: Vec<ConnectionId>,
@@ -125,6 +126,7 @@ impl Frontend {
             shards: Vec::new(),
             metrics: Vec::new(),
             opened: 0,
+            granted: Vec::new(),
             revoked: Vec::new(),
             proved: Vec::new(),
         };
@@ -240,6 +242,7 @@ impl Frontend {
                 self.opened += 1;
                 for delta in deltas {
                     let id = delta.grant.id;
+                    self.granted.push(id);
                     let opened = self.ledger.opening(&delta, "gate", number as u8).map_err(|full| full.to_string());
                     self.ledger.opened("gate", id, GATE.0, GATE.1);
                     let answer = GateAnswer { id, opened: opened.map(|()| GATE) };

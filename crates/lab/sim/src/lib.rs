@@ -15,6 +15,8 @@ pub mod tcp;
 
 mod agent;
 mod calls;
+#[cfg(test)]
+mod fleet;
 mod frontend;
 mod rng;
 mod signalling;

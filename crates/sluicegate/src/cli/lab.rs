@@ -159,7 +159,7 @@ pub(crate) struct TvaLive {
 
 #[derive(Debug, Args)]
 pub(crate) struct LabCheck {
-    /// Only the claims of this paper, such as `tva` or `r-soca`.
+    /// Only the claims of this paper, such as `tva`, `r-soca` or `nutss`.
     #[arg(long)]
     pub(crate) paper: Option<Paper>,
     /// Only these claims, such as `TVA-13,TVA-16`.

@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 use sluicegate_experiments::{
     bench,
     demo::threats,
-    longlife, sipattack, sipflood, transports,
+    longlife, sipattack, sipflood, sipload, transports,
     tva::{self, paths},
 };
 use sluicegate_sim::claims::Paper;
@@ -133,6 +133,9 @@ pub(crate) enum Experiment {
     /// The same with all floods at once, stolen accounts that call more than can be served, and two front ends of which one is
     /// killed.
     SipAttack(Play<sipattack::AttackOptions>),
+    /// Calls completed at 0.2 to 5 times what a server can serve, by this front end and by Kamailio: Figures 2 to 7 of the
+    /// NUTSS paper, and whether overload control keeps calls going.
+    SipSweep(Play<sipload::SweepOptions>),
 }
 
 /// An experiment's own options, and those of all.

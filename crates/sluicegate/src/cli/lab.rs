@@ -85,6 +85,8 @@ pub(crate) enum Bench {
         #[arg(long, value_name = "FILE")]
         program: Option<PathBuf>,
     },
+    /// Calls through a frontend and through Kamailio in network namespaces: how many a second, and what each costs.
+    Sip(Measure),
     /// The longest turns of a gate's packet thread when all its tables are full: how long a packet may wait for them.
     Turns {
         /// Print JSON lines.

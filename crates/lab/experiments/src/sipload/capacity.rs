@@ -4,9 +4,11 @@ use sluicegate_site::LabError;
 
 use super::stage::{Load, Trial};
 
-/// Where the search begins, and how it goes on while all is served.
+/// Where the search begins, and how it goes on while all is served; and the same where the answer is nearly known.
 const FIRST: f64 = 1_500.0;
 const STEP: f64 = 1.6;
+const BELOW: f64 = 1.3;
+const STEP_NEAR: f64 = 1.2;
 const MOST: f64 = 200_000.0;
 /// The answer is known to this.
 const EXACT: f64 = 1.07;
@@ -37,6 +39,7 @@ pub(crate) fn is_served(trial: &Trial) -> bool {
 pub(crate) fn capacity(
     mut trial: impl FnMut(&Load) -> Result<Trial, LabError>,
     load: impl Fn(u32) -> Load,
+    near: Option<f64>,
     tell: &mut dyn FnMut(&str),
 ) -> Result<Capacity, LabError> {
     let mut best = Capacity::default();
@@ -55,13 +58,14 @@ pub(crate) fn capacity(
         }
         Ok(false)
     };
-    let (mut low, mut high) = (0.0, FIRST);
+    let (first, step) = near.map_or((FIRST, STEP), |near| (near / BELOW, STEP_NEAR));
+    let (mut low, mut high) = (0.0, first);
     while high < MOST && served(high, &mut best)? {
-        (low, high) = (high, high * STEP);
+        (low, high) = (high, high * step);
     }
     if low == 0.0 {
-        // It serves next to nothing: looked for below.
-        low = FIRST / 32.0;
+        // It serves less: looked for below.
+        low = first / 32.0;
     }
     while high / low > EXACT {
         let middle = (low * high).sqrt();
@@ -88,8 +92,10 @@ mod tests {
     fn the_search_ends_just_below_the_limit_wherever_that_is() {
         for limit in [200.0, 1_400.0, 3_633.0, 13_392.0, 60_000.0] {
             let load = |per_s| Load::constant(per_s, 0, 1_000);
-            let found = capacity(|load| Ok(played(load, limit)), load, &mut |_| ()).unwrap().per_s;
-            assert!(found <= limit * 1.011 && found >= limit / 1.08, "{limit}: {found}");
+            for near in [None, Some(limit * 1.2), Some(limit / 2.0)] {
+                let found = capacity(|load| Ok(played(load, limit)), load, near, &mut |_| ()).unwrap().per_s;
+                assert!(found <= limit * 1.011 && found >= limit / 1.08, "{limit}, near {near:?}: {found}");
+            }
         }
     }
 

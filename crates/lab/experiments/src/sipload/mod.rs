@@ -9,6 +9,6 @@ mod sweep;
 
 pub use sweep::{Mutant, SweepOptions, run};
 
-pub(crate) use capacity::{Capacity, capacity};
-pub(crate) use server::{Does, Scheme, Server, Wanted};
+pub(crate) use capacity::capacity;
+pub(crate) use server::{Does, REFUSE, Scheme, Wanted};
 pub(crate) use stage::{Load, Stage, Trial};

@@ -66,13 +66,16 @@ pub(crate) enum Does {
     Drops,
 }
 
+/// Overload control that refuses nearly all.
+pub(crate) const REFUSE: &str = "refuse";
+
 /// A server that is wanted.
 #[derive(Debug, Clone)]
 pub(crate) struct Wanted {
     pub(crate) scheme: Scheme,
     pub(crate) does: Does,
     pub(crate) over: Over,
-    /// `mode` of ours: `off` or `adaptive`.
+    /// `mode` of ours: `off`, `adaptive`, or [`REFUSE`].
     pub(crate) overload: &'static str,
     /// Whether a gate opens the media of each call of ours.
     pub(crate) grants: bool,
@@ -162,22 +165,26 @@ fn ours(
 ) -> Result<Node, LabError> {
     let listen = [Over::Udp, wanted.over].map(|over| format!("\"{}/{}\"", over.name(), address(over)));
     let listen = if wanted.over == Over::Udp { listen[0].clone() } else { listen.join(", ") };
-    let overload = wanted.overload;
     let workers = wanted.workers;
+    let overload = match wanted.overload {
+        // What is engineered for next to nothing refuses nearly all.
+        REFUSE => "mode = \"paper\", calls_per_s = 1".to_owned(),
+        mode => format!("mode = \"{mode}\""),
+    };
     // All that bounds a single user, source or network is out of the way: there are few of each here.
     let more = format!(
         "shards = {workers}\nfeed = \"{FEED}\"\nrelay_rate = \"1Gbit\"\nunproved_answers_per_s = 1000000\n\
          grants_max = {TABLE}\nper_user = {{ grants_max = {TABLE}, ports_max = {TABLE}, flows_max = {TABLE} }}\n\
-         overload = {{ mode = \"{overload}\" }}\n\
+         overload = {{ {overload} }}\n\
          tables = {{ transactions_max = {TABLE}, transactions_per_user_max = {TABLE}, exchanges_per_user_max = {TABLE}, \
          replays_max = {TABLE}, replays_per_user_max = {TABLE}, legs_max = {TABLE} }}\n\
          connections = {{ total_max = 16384, unproved_max = 8192, per_source_max = 8192, per_user_max = 8192, \
          per_source_per_s = 1000000 }}\n{}",
-        certificate.line()
+        if wanted.over == Over::Tls { certificate.line() } else { String::new() }
     );
     let file = NodeFile::new("server").frontend(SERVER.into(), REALM, &more);
     let file = file.with(&format!("[frontend]\nlisten = [{listen}]\n[audit]\nenabled = false\n"));
-    let service = "kind = \"sip\"\nports = [\"udp/5004-65000\"]\nallow = [\"group:phones\"]\n";
+    let service = "kind = \"sip\"\nports = [\"udp/10000-65000\"]\nallow = [\"group:phones\"]\n";
     let file = file.service(SERVICE, CALLEES, service);
     let is_new = !file.state(&binary.directory).exists();
     let node = Node::start(binary, lab, "server", "frontend", &file)?;

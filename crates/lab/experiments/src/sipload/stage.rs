@@ -15,6 +15,7 @@ use sluicegate_site::{
     topology::{Host, Plan},
 };
 use sluicegate_traffic::{
+    attack::{SipFloodSpec, SipKind},
     sipload::{Answering, CalleesSpec, CallersSpec, LoadSum, LoadTick, Rate},
     stream::Over,
 };
@@ -27,10 +28,12 @@ pub(crate) const SERVICE: &str = "office";
 pub(crate) const SERVER: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 1);
 pub(crate) const GATE: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 129);
 pub(crate) const CALLEES: Ipv4Addr = Ipv4Addr::new(10, 4, 0, 2);
+/// Where callees are reached without a server between.
+const REFLECTORS: Ipv4Addr = Ipv4Addr::new(198, 18, 2, 2);
 /// Addresses that callers have.
 const SOURCES: Prefix = Prefix::new_assert(IpAddr::V4(Ipv4Addr::new(198, 51, 101, 0)), 26);
-const MEDIA_PORT: u16 = 5_004;
-const LINES: u16 = 32;
+const MEDIA_PORT: u16 = 10_000;
+const LINES: u16 = 8;
 const CALLS_MAX: u32 = 1 << 20;
 pub(crate) const TICK_MS: u32 = 250;
 /// Longer than any trial.
@@ -61,6 +64,8 @@ pub(crate) struct Load {
     pub(crate) media: bool,
     /// Each call has a connection of its own, where there are any.
     pub(crate) connect_each: bool,
+    /// Whether callers answer challenges.
+    pub(crate) has_password: bool,
     /// How long calls may take to end when no more are begun.
     pub(crate) drain_ms: u32,
 }
@@ -89,6 +94,7 @@ impl Load {
             hold_ms: Some(0),
             media: false,
             connect_each: false,
+            has_password: true,
             drain_ms: 0,
         }
     }
@@ -115,8 +121,6 @@ impl Trial {
 impl Stage {
     pub(crate) fn build(binary: &Binary, seed: u64, has_gate: bool) -> Result<Self, LabError> {
         let lab = plan(has_gate)?.build()?;
-        // Only who calls the callees themselves is forwarded.
-        lab.host("server")?.forward(true)?;
         let mut random = fastrand::Rng::with_seed(seed);
         let password = format!("{:016x}{:016x}", random.u64(..), random.u64(..));
         let certificate = Certificate::make(&binary.directory, &[SERVER])?;
@@ -149,7 +153,8 @@ impl Stage {
     /// Loads a server that runs, or the callees themselves.
     pub(crate) fn load(&self, server: Option<&Server>, over: Over, load: &Load) -> Result<Trial, LabError> {
         self.seed.set(self.seed.get() + 1);
-        let (listen, media) = ((CALLEES, SIP_PORT).into(), (CALLEES, MEDIA_PORT).into());
+        let at = if server.is_some() { CALLEES } else { REFLECTORS };
+        let (listen, media) = ((at, SIP_PORT).into(), (at, MEDIA_PORT).into());
         let callees = CalleesSpec { listen, media, manner: load.manner, seconds: FOREVER_S };
         let callees = self.worker("callees", "callees", &callees)?;
         let spec = CallersSpec {
@@ -163,6 +168,7 @@ impl Stage {
             users: server::users(&self.password),
             rates: load.rates.clone(),
             hold_ms: load.hold_ms,
+            has_no_password: !load.has_password,
             media_port: if load.media { MEDIA_PORT } else { 0 },
             calls_max: CALLS_MAX,
             drain_ms: load.drain_ms,
@@ -205,6 +211,26 @@ impl Stage {
         })
     }
 
+    /// Sends a server messages of one kind that nothing comes of, until what is returned is dropped.
+    pub(crate) fn flood(&self, kind: SipKind, per_s: u64) -> Result<Process, LabError> {
+        self.seed.set(self.seed.get() + 1);
+        let spec = SipFloodSpec {
+            to: vec![server::address(Over::Udp)],
+            sources: SOURCES,
+            sockets: LINES,
+            per_s,
+            seconds: FOREVER_S,
+            requests_max: u64::MAX,
+            realm: REALM.to_owned(),
+            service: SERVICE.to_owned(),
+            users: server::users("").into_iter().map(|(name, _)| name).collect(),
+            mix: vec![(kind, 1)],
+            seed: self.seed.get(),
+            ..SipFloodSpec::default()
+        };
+        self.worker("callers", "sip_flood", &spec)
+    }
+
     fn worker<S: serde::Serialize>(&self, host: &str, role: &str, spec: &S) -> Result<Process, LabError> {
         let process = self.binary.worker(&self.lab, host, role, spec)?;
         place_load(&process, &self.cpus[1])?;
@@ -214,13 +240,16 @@ impl Stage {
 
 /// ```text
 /// callers ── server ── [router ──] callees
+///    └─────────────────────────────────┘
 /// ```
+/// The wire past the server is for what the generator can do.
 fn plan(has_gate: bool) -> Result<Plan, LabError> {
     let sources = SOURCES.to_string();
     let mut hosts = vec![
         Host::with_routes("callers", &[(&sources, "itself"), ("0.0.0.0/0", "198.18.1.1")])?,
-        Host::with_routes("callees", &[("0.0.0.0/0", "10.4.0.1")])?,
+        Host::with_routes("callees", &[("0.0.0.0/0", "10.4.0.1"), (&sources, "198.18.2.1")])?,
     ];
+    let past = ("callers:past 198.18.2.1/24", "callees:past 198.18.2.2/24");
     let own = [(sources.as_str(), "198.18.1.2")];
     if has_gate {
         hosts.push(Host::with_routes("server", &[own[0], ("10.4.0.0/24", "203.0.113.129")])?);
@@ -229,6 +258,7 @@ fn plan(has_gate: bool) -> Result<Plan, LabError> {
             ("server:left 198.18.1.1/24", "callers:eth0 198.18.1.2/24"),
             ("server:right 203.0.113.1/24", "router:outside 203.0.113.129/24"),
             ("router:inside 10.4.0.1/24", "callees:eth0 10.4.0.2/24"),
+            past,
         ];
         return Plan::of(hosts, &wires);
     }
@@ -236,6 +266,7 @@ fn plan(has_gate: bool) -> Result<Plan, LabError> {
     let wires = [
         ("server:left 198.18.1.1/24 203.0.113.1/32", "callers:eth0 198.18.1.2/24"),
         ("server:right 10.4.0.1/24", "callees:eth0 10.4.0.2/24"),
+        past,
     ];
     Plan::of(hosts, &wires)
 }

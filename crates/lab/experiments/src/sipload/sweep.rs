@@ -88,14 +88,14 @@ pub fn run(binary: &Binary, options: &SweepOptions, tell: &mut dyn FnMut(&str)) 
     let mut report = Report::new(NAME);
     tell("the generator's own limit: callers and callees with nothing between them");
     let direct = |per_s| Load::constant(per_s, times.settle, times.capacity);
-    let ceiling = capacity(|load| stage.reflected(load), direct, tell)?.per_s;
+    let ceiling = capacity(|load| stage.reflected(load), direct, None, tell)?.per_s;
     report.of(("generator", "none")).note("ceiling_calls_per_s", ceiling);
     let mut curves = Vec::new();
     for scheme in schemes(options) {
         let wanted = wanted(options, &stage, scheme);
         tell(&format!("{}: its capacity", scheme.name()));
         let load = |per_s| each(options, Load::constant(per_s, times.settle, times.capacity));
-        let capacity = match capacity(|load| stage.trial(&wanted, load), load, tell) {
+        let capacity = match capacity(|load| stage.trial(&wanted, load), load, None, tell) {
             Ok(capacity) => capacity,
             // A peer that is not there is said to be missing; ours has to be there.
             Err(error) if !scheme.is_ours() => {

@@ -24,7 +24,7 @@ const OWN_MB: u32 = 64;
 /// How long Kamailio may take to listen.
 const LISTENS_AFTER: Duration = Duration::from_millis(1_500);
 /// Before others on the machine, as far as they leave it to us.
-const PRIORITY: i32 = -15;
+pub(super) const PRIORITY: i32 = -15;
 /// The entries of our tables, and of a user: a server that is measured holds what a minute of calls leaves.
 const TABLE: u32 = 1 << 20;
 

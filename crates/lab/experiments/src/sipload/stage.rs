@@ -20,8 +20,11 @@ use sluicegate_traffic::{
     stream::Over,
 };
 
-use super::server::{self, Server, Wanted, place_load};
-use crate::{certificate::Certificate, family};
+use super::server::{self, PRIORITY, Server, Wanted, place_load};
+use crate::{
+    certificate::Certificate,
+    family::{self, Ahead},
+};
 
 pub(crate) const REALM: &str = "lab.example";
 pub(crate) const SERVICE: &str = "office";
@@ -49,6 +52,7 @@ pub(crate) struct Stage {
     certificate: Certificate,
     password: String,
     seed: std::cell::Cell<u64>,
+    _ahead: Ahead,
     /// The server's processors, and those of who loads it.
     pub(crate) cpus: [Vec<usize>; 2],
 }
@@ -127,7 +131,15 @@ impl Stage {
         let cpus = thread::available_parallelism().map_or(1, usize::from);
         // A processor for the server, and the others for the load.
         let cpus = if cpus > 1 { [vec![0], (1..cpus).collect()] } else { [Vec::new(), Vec::new()] };
-        Ok(Self { binary: binary.clone(), lab, certificate, password, seed: seed.into(), cpus })
+        Ok(Self {
+            binary: binary.clone(),
+            lab,
+            certificate,
+            password,
+            seed: seed.into(),
+            _ahead: Ahead::go(PRIORITY),
+            cpus,
+        })
     }
 
     /// Loads a fresh server.

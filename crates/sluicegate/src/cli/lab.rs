@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 use sluicegate_experiments::{
     bench,
     demo::threats,
-    longlife, sipattack, sipflood, transports,
+    longlife, sipattack, sipflood, sipload, transports,
     tva::{self, paths},
 };
 use sluicegate_sim::claims::Paper;
@@ -85,6 +85,8 @@ pub(crate) enum Bench {
         #[arg(long, value_name = "FILE")]
         program: Option<PathBuf>,
     },
+    /// Calls through a frontend and through Kamailio in network namespaces: how many a second, and what each costs.
+    Sip(Measure),
     /// The longest turns of a gate's packet thread when all its tables are full: how long a packet may wait for them.
     Turns {
         /// Print JSON lines.
@@ -133,6 +135,9 @@ pub(crate) enum Experiment {
     /// The same with all floods at once, stolen accounts that call more than can be served, and two front ends of which one is
     /// killed.
     SipAttack(Play<sipattack::AttackOptions>),
+    /// Calls completed at 0.2 to 5 times what a server can serve, by this front end and by Kamailio: Figures 2 to 7 of the
+    /// NUTSS paper, and whether overload control keeps calls going.
+    SipSweep(Play<sipload::SweepOptions>),
 }
 
 /// An experiment's own options, and those of all.

@@ -11,7 +11,7 @@ use sluicegate_experiments::{
         Figure, Verdict,
         rows::{Case, Report},
     },
-    sipattack, sipflood, transports,
+    sipattack, sipflood, sipload, transports,
     tva::{self, paths},
 };
 use sluicegate_site::{LabError, Scratch, binary::Binary};
@@ -30,6 +30,7 @@ pub(crate) fn run(experiment: &Experiment) -> Result<ExitCode> {
         Experiment::LongLife(play) => all_runs(play, |binary, _, tell| longlife::run(binary, &play.options, tell)),
         Experiment::Transports(play) => all_runs(play, |binary, _, tell| transports::run(binary, &play.options, tell)),
         Experiment::SipAttack(play) => all_runs(play, |binary, _, tell| sipattack::run(binary, &play.options, tell)),
+        Experiment::SipSweep(play) => all_runs(play, |binary, _, tell| sipload::run(binary, &play.options, tell)),
         Experiment::SipFlood(play) => all_runs(play, |binary, _, tell| sipflood::run(binary, &play.options, tell)),
     }
 }

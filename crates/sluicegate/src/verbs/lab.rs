@@ -109,6 +109,11 @@ fn bench(bench: Bench) -> Result<ExitCode> {
             binary.program = program.unwrap_or(binary.program);
             (measure.json, bench::signin(&binary, &measure.options, &mut keep)?)
         }
+        Bench::Sip(measure) => {
+            let is_root = nix::unistd::geteuid().is_root();
+            anyhow::ensure!(is_root, "bench sip builds network namespaces and servers in them: run it as root");
+            (measure.json, bench::sip(&binary, &measure.options, &mut |step| eprintln!("{step}"), &mut keep)?)
+        }
         Bench::Turns { json } => (json, turns(&mut keep)?),
     };
     if json {

@@ -11,6 +11,7 @@ mod load;
 mod node;
 mod peer;
 mod signin;
+mod sip;
 mod site;
 mod types;
 
@@ -22,7 +23,7 @@ use std::{
 use clap::Args;
 use serde::Serialize;
 
-pub use self::{capability::capability, node::node, signin::signin, types::types};
+pub use self::{capability::capability, node::node, signin::signin, sip::sip, types::types};
 
 use self::{
     lab::BenchLab,

@@ -4,6 +4,8 @@ mod page;
 pub mod rows;
 mod svg;
 
+pub(crate) use svg::{COLOURS, GREY};
+
 use std::{
     collections::BTreeMap,
     fmt::{self, Write as _},

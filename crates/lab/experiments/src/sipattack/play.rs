@@ -16,11 +16,12 @@ use super::{
     judge::{Look, Part, Played, judge},
 };
 use crate::{
+    certificate::Certificate,
+    family::resident_kb,
     report::rows::Report,
     sipflood::{
-        memory::resident_kb,
         play::exchanges,
-        site::{self, Certificate, Exchange, FRONTENDS, FrontEnd, REALM},
+        site::{self, Exchange, FRONTENDS, FrontEnd, REALM},
     },
 };
 use sluicegate_site::{Lab, LabError, Node, Process, binary::Binary, clock::unix_ns, cpu::StolenWatch, worker::said};
@@ -80,7 +81,7 @@ impl<'a> Scene<'a> {
             (0..count).map(&mut account).collect()
         };
         let (users, stolen) = (accounts("phone", PHONES), accounts("stolen", CROWD));
-        let certificate = Certificate::make(&binary.directory)?;
+        let certificate = Certificate::make(&binary.directory, &FRONTENDS)?;
         let is_unbounded = options.mutant == Mutant::Unbounded;
         let more = if options.mutant == Mutant::NoOverload { "" } else { "overload = { mode = \"adaptive\" }\n" };
         let gate = site::gate_file(&options.datapath);

@@ -14,10 +14,9 @@ use super::{
     FloodOptions, Mutant, NAME,
     cases::{Attackers, CASES, Case, MALLORY},
     judge::{Flood, Honest, MEMORY, Memory, Played, is_at_rest, judge, judge_rest},
-    memory::resident_kb,
-    site::{self, Certificate, Exchange, FRONTEND, FrontEnd, MEDIA_PORT, REALM, frontend},
+    site::{self, Exchange, FRONTEND, FRONTENDS, FrontEnd, MEDIA_PORT, REALM, frontend},
 };
-use crate::report::rows::Report;
+use crate::{certificate::Certificate, family::resident_kb, report::rows::Report};
 use sluicegate_site::{Lab, LabError, Node, Process, binary::Binary, cpu::StolenWatch, worker::said};
 use sluicegate_traffic::{
     client::{
@@ -122,7 +121,7 @@ impl<'a> Scene<'a> {
         let mut password = || format!("{:016x}{:016x}", random.u64(..), random.u64(..));
         let users: Vec<_> = (0..PHONES).map(|number| (format!("phone{number:02}"), password())).collect();
         let password = password();
-        let certificate = Certificate::make(&binary.directory)?;
+        let certificate = Certificate::make(&binary.directory, &FRONTENDS)?;
         let node = Node::start(&binary, &lab, "frontend", "frontend", &front_end(options.mutant).file(&certificate))?;
         node.answers()?;
         // Telephones need no key for agents, and making one takes a quarter of a second.

@@ -1,18 +1,14 @@
 //! The lab of the experiment, and the files of its nodes.
 
-use std::{
-    io,
-    net::{IpAddr, Ipv4Addr, SocketAddr},
-    path::{Path, PathBuf},
-};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
+use crate::certificate::Certificate;
 use sluicegate_site::{
-    During as _, LabError, NodeFile, Prefix,
+    LabError, NodeFile, Prefix,
     node::SIP_PORT,
-    scratch::write_private,
     topology::{Host, Plan},
 };
-use sluicegate_traffic::stream::{Connecting, Over};
+use sluicegate_traffic::stream::Over;
 
 pub(crate) const REALM: &str = "lab.example";
 /// The front end, and another one where there are two.
@@ -85,31 +81,6 @@ pub(crate) const fn at(frontend: Ipv4Addr, over: Over) -> SocketAddr {
     SocketAddr::new(IpAddr::V4(frontend), port)
 }
 
-/// The front ends' certificate, which clients are to believe, and its key.
-#[derive(Debug, Clone)]
-pub(crate) struct Certificate {
-    certificate: PathBuf,
-    key: PathBuf,
-}
-
-impl Certificate {
-    /// Makes one in this directory.
-    pub(crate) fn make(directory: &Path) -> Result<Self, LabError> {
-        let made = rcgen::generate_simple_self_signed(FRONTENDS.map(|address| address.to_string()));
-        let made = made.map_err(io::Error::other).during(|| "making a certificate".to_owned())?;
-        let [certificate, key] = ["frontend-sip.pem", "frontend-sip.key"].map(|name| directory.join(name));
-        write_private(&certificate, &made.cert.pem())
-            .and_then(|()| write_private(&key, &made.signing_key.serialize_pem()))
-            .during(|| format!("writing {}", directory.display()))?;
-        Ok(Self { certificate, key })
-    }
-
-    /// How to reach the front end over this.
-    pub(crate) fn way(&self, over: Over) -> Connecting {
-        Connecting { over, certificate: (over == Over::Tls).then(|| self.certificate.clone()) }
-    }
-}
-
 /// ```text
 /// phones ──┐        ┌── frontend
 /// insider ─┤        ├── frontend-2
@@ -169,11 +140,11 @@ impl FrontEnd<'_> {
         };
         let (per_source, per_s) = if is_unshared { (4_096, 1_000_000) } else { (PER_SOURCE_MAX, PER_SOURCE_PER_S) };
         let listen = Over::ALL.map(|over| format!("\"{}/{}\"", over.name(), at(address, over))).join(", ");
-        let Certificate { certificate, key } = files;
         let more = format!(
             "{shares}shards = {SHARDS}\nfeed = \"{address}:{FEED_PORT}\"\nrelay_rate = \"20Mbit\"\n\
              connections = {{ per_source_max = {per_source}, per_source_per_s = {per_s} }}\n\
-             tls = {{ certificate = {certificate:?}, key = {key:?} }}\n{more}"
+             {}{more}",
+            files.line()
         );
         let file = NodeFile::new(name).frontend(address.into(), REALM, &more);
         let file = file.with(&format!("[frontend]\nlisten = [{listen}]\n"));

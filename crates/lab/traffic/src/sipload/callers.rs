@@ -77,6 +77,9 @@ pub struct CallersSpec {
     /// Whether who is refused comes again after the time that the refusal names.
     #[serde(default)]
     pub obeys_retry_after: bool,
+    /// Whether a challenge is a refusal, which nobody answers.
+    #[serde(default)]
+    pub has_no_password: bool,
     /// Port of the media that INVITEs offer; 0: they have no offer.
     #[serde(default)]
     pub media_port: u16,
@@ -143,6 +146,7 @@ impl<'s> Load<'s> {
         let habits = Habits {
             hold: spec.hold_ms.map(|ms| u64::from(ms) * 1_000),
             obeys_retry_after: spec.obeys_retry_after,
+            has_password: !spec.has_no_password,
             is_reliable: spec.way.over.is_stream(),
             calls_max: spec.calls_max as usize,
         };
@@ -194,19 +198,25 @@ impl<'s> Load<'s> {
         for (place, rate) in self.spec.rates.iter().enumerate() {
             let from = until;
             until += u64::from(rate.ms) * 1_000;
-            let mut pacer = Pacer::new(rate.per_s.into(), u64::from(rate.per_s / CATCH_UP).max(64));
-            let mut wanted = 0;
+            let burst = u64::from(rate.per_s / CATCH_UP).max(64);
+            let mut pacer = Pacer::new(rate.per_s.into(), burst);
+            let (mut wanted, mut missed) = (0, 0);
             while self.now() < until && !context.stopped() {
-                let now = self.now();
-                let due = pacer.due(now.saturating_sub(from) * 1_000);
+                let now = self.now().max(from);
+                let due = pacer.due((now - from) * 1_000);
                 wanted += due;
-                self.calls.counts.at(now).offered += due;
+                let counts = self.calls.counts.at(now);
+                counts.offered += due;
+                if due >= burst {
+                    // What there was no time to begin is not begun later.
+                    let all = (now - from) * u64::from(rate.per_s) / 1_000_000;
+                    let more = all.saturating_sub(wanted + missed);
+                    counts.not_begun += more;
+                    missed += more;
+                }
                 (0..due).for_each(|_| self.begin());
                 self.turn()?;
             }
-            let all = u64::from(rate.per_s) * u64::from(rate.ms) / 1_000;
-            let now = self.now();
-            self.calls.counts.at(now.saturating_sub(1)).not_begun += all.saturating_sub(wanted);
             context.print(&json!({ "event": "rate", "place": place }));
         }
         if self.spec.hold_ms.is_none() {

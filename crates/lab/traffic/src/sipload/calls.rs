@@ -29,6 +29,8 @@ pub(super) struct Habits {
     pub(super) hold: Option<u64>,
     /// Whether who is refused comes again after the time that the refusal names.
     pub(super) obeys_retry_after: bool,
+    /// Whether they answer challenges.
+    pub(super) has_password: bool,
     /// Whether nothing is sent twice, since what carries it loses nothing.
     pub(super) is_reliable: bool,
     pub(super) calls_max: usize,
@@ -275,7 +277,9 @@ impl Calls {
         self.acknowledge((status, mark), &answer, phone);
         match status {
             200..300 if is_new => self.establish(now, mark.slot, &answer, phone),
-            401 | 407 if is_new && mark.number < INVITES_MAX => self.prove(now, (status, mark), &answer, phone),
+            401 | 407 if is_new && self.habits.has_password && mark.number < INVITES_MAX => {
+                self.prove(now, (status, mark), &answer, phone)
+            }
             300.. if is_new => self.refuse(now, (status, mark), &answer),
             _ => Wants::Nothing,
         }

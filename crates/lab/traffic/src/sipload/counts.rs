@@ -49,7 +49,6 @@ pub struct LoadTick {
     /// Milliseconds from the start to its beginning.
     pub at_ms: u64,
     /// What happened in it.
-    #[serde(flatten)]
     pub sum: LoadSum,
 }
 
@@ -206,5 +205,13 @@ mod tests {
         assert_eq!((all.offered, all.established, all.completed, all.setup_us.count), (2, 1, 1, 1));
         assert!(all.setup_us.p99 >= 1_100_000 && all.setup_us.p99 < 1_170_000);
         assert_eq!(counts.between(0, 1_000).setup_us, Percentiles::default());
+    }
+
+    #[test]
+    fn what_is_told_can_be_read() {
+        let mut counts = Counts::new(500, 4);
+        counts.at(0).refused.insert(500, 7);
+        let told = serde_json::to_value(counts.ticks()).unwrap();
+        assert_eq!(serde_json::from_value::<Vec<LoadTick>>(told).unwrap(), counts.ticks());
     }
 }

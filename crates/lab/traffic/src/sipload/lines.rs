@@ -28,6 +28,8 @@ pub(super) struct Phone {
     /// What stands in Via and Contact.
     pub(super) local: String,
     pub(super) address: IpAddr,
+    /// The same, as it stands in Call-ID.
+    pub(super) ip: String,
     pub(super) transport: &'static str,
     pub(super) uri_parameter: &'static str,
     /// Messages to send, one behind the other, and where each ends.
@@ -43,7 +45,8 @@ impl Phone {
             Over::Tls => ";transport=tls",
         };
         let (address, local, transport) = (local.ip(), local.to_string(), over.transport().name());
-        Self { local, address, transport, uri_parameter, unsent: Vec::new(), ends: Vec::new() }
+        let ip = address.to_string();
+        Self { local, address, ip, transport, uri_parameter, unsent: Vec::new(), ends: Vec::new() }
     }
 
     /// Has a message sent with the next ones.

@@ -104,15 +104,23 @@ impl Writer {
         self.end(out, dialog.to, number, method);
     }
 
+    /// Every message has these, so they are not left to the formatter.
     fn begin(&self, out: &mut Vec<u8>, mark: Mark, caller: Caller<'_>) {
-        let (Mark { slot, turn, number }, seed) = (mark, self.seed);
-        let (user, realm, phone) = (caller.user, &self.realm, caller.phone);
-        let _ = write!(
-            out,
-            "Via: SIP/2.0/{} {};branch={COOKIE}{seed:08x}{slot:08x}{turn:08x}{number:02x};rport\r\nMax-Forwards: 70\r\n\
-             From: <sip:{user}@{realm}>;tag={slot:08x}{turn:08x}\r\nCall-ID: {slot:08x}{turn:08x}{seed:08x}@{}\r\n",
-            phone.transport, phone.local, phone.address
-        );
+        let (Mark { slot, turn, number }, phone) = (mark, caller.phone);
+        let call = |out: &mut Vec<u8>| {
+            push_hex(out, slot, 8);
+            push_hex(out, turn, 8);
+        };
+        push(out, &["Via: SIP/2.0/", phone.transport, " ", &phone.local, ";branch=", COOKIE]);
+        push_hex(out, self.seed, 8);
+        call(out);
+        push_hex(out, number.into(), 2);
+        push(out, &[";rport\r\nMax-Forwards: 70\r\nFrom: <sip:", caller.user, "@", &self.realm, ">;tag="]);
+        call(out);
+        push(out, &["\r\nCall-ID: "]);
+        call(out);
+        push_hex(out, self.seed, 8);
+        push(out, &["@", &phone.ip, "\r\n"]);
     }
 
     fn end(&self, out: &mut Vec<u8>, to: &[u8], number: u8, method: &str) {
@@ -178,6 +186,15 @@ impl<'a> Dialog<'a> {
         let (routes, to) = rest.split_at(rest.len().min(usize::from(ends.routes - ends.uri)));
         Self { uri, routes, to }
     }
+}
+
+fn push(out: &mut Vec<u8>, parts: &[&str]) {
+    parts.iter().for_each(|part| out.extend_from_slice(part.as_bytes()));
+}
+
+fn push_hex(out: &mut Vec<u8>, value: u32, digits: u32) {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    out.extend((0..digits).rev().map(|place| DIGITS[(value >> (4 * place) & 15) as usize]));
 }
 
 /// The status of an answer; `None` of a request or what is no SIP.

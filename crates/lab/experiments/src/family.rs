@@ -1,0 +1,124 @@
+//! A daemon and all processes that it started: what they use, and which processors they have.
+
+use std::{collections::HashMap, fs, io, time::Duration};
+
+use nix::{
+    sched::{CpuSet, sched_setaffinity},
+    time::{clock_getcpuclockid, clock_gettime},
+    unistd::Pid,
+};
+use rustix::process::setpriority_process;
+
+use sluicegate_site::{During, LabError};
+
+/// The process `pid` and its descendants, as they are now.
+fn family(pid: u32) -> Result<Vec<u32>, LabError> {
+    let entries = fs::read_dir("/proc").during(|| "listing processes".to_owned())?;
+    let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let parent = |pid| value(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?, "PPid:");
+    let parents: HashMap<u32, u32> = pids.filter_map(|pid| Some((pid, u32::try_from(parent(pid)?).ok()?))).collect();
+    Ok(descendants(pid, &parents))
+}
+
+/// `pid` and those below it, given the parent of each.
+fn descendants(pid: u32, parents: &HashMap<u32, u32>) -> Vec<u32> {
+    let mut all = vec![pid];
+    let mut at = 0;
+    while let Some(one) = all.get(at).copied() {
+        all.extend(parents.iter().filter(|(_, parent)| **parent == one).map(|(pid, _)| *pid));
+        at += 1;
+    }
+    all
+}
+
+/// The number behind a name at the beginning of a line.
+fn value(text: &str, name: &str) -> Option<u64> {
+    text.lines().find_map(|line| line.strip_prefix(name)?.split_whitespace().next()?.parse().ok())
+}
+
+fn sum_kb(pid: u32, file: &str, name: &str) -> Result<u64, LabError> {
+    // A process that has ended, or a thread of the kernel, has no memory.
+    let of = |pid| value(&fs::read_to_string(format!("/proc/{pid}/{file}")).ok()?, name);
+    Ok(family(pid)?.into_iter().filter_map(of).sum())
+}
+
+/// What the process `pid` and its descendants have in memory now, kB. What they share counts for each.
+pub(crate) fn resident_kb(pid: u32) -> Result<u64, LabError> {
+    sum_kb(pid, "status", "VmRSS:")
+}
+
+/// The same, where what they share counts once.
+pub(crate) fn proportional_kb(pid: u32) -> Result<u64, LabError> {
+    sum_kb(pid, "smaps_rollup", "Pss:")
+}
+
+/// Processor time that the process `pid` and its descendants have used.
+pub(crate) fn cpu(pid: u32) -> Result<Duration, LabError> {
+    let of = |pid: u32| clock_getcpuclockid(Pid::from_raw(pid.cast_signed())).and_then(clock_gettime).ok();
+    Ok(family(pid)?.into_iter().filter_map(of).map(Duration::from).sum())
+}
+
+/// Binds the process `pid` and its descendants to these processors, and gives them this priority: what they start later
+/// has both too.
+pub(crate) fn place(pid: u32, cpus: &[usize], priority: i32) -> Result<(), LabError> {
+    let place = || -> io::Result<()> {
+        let mut set = CpuSet::new();
+        cpus.iter().try_for_each(|cpu| set.set(*cpu))?;
+        for pid in family(pid).map_err(io::Error::other)? {
+            let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { continue };
+            let threads = threads.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+            for thread in threads {
+                // One that has ended meanwhile needs no place.
+                let _ = sched_setaffinity(Pid::from_raw(thread), &set);
+                let _ = setpriority_process(rustix::process::Pid::from_raw(thread), priority);
+            }
+        }
+        Ok(())
+    };
+    place().during(|| format!("placing process {pid}"))
+}
+
+/// Where the kernel weighs sessions against each other before it looks at priorities within one.
+const SESSION: &str = "/proc/self/autogroup";
+
+/// This session goes before others on the machine for as long as this lives.
+#[derive(Debug)]
+pub(crate) struct Ahead {
+    /// What the session's priority was.
+    before: Option<String>,
+}
+
+impl Ahead {
+    pub(crate) fn go(priority: i32) -> Self {
+        // `/autogroup-98 nice 0`; without such groups there is nothing to do.
+        let before = fs::read_to_string(SESSION).ok();
+        let before = before.and_then(|text| Some(text.trim_end().rsplit_once(" nice ")?.1.to_owned()));
+        let is_set = before.is_some() && fs::write(SESSION, priority.to_string()).is_ok();
+        Self { before: before.filter(|_| is_set) }
+    }
+}
+
+impl Drop for Ahead {
+    fn drop(&mut self) {
+        if let Some(before) = &self.before {
+            let _ = fs::write(SESSION, before);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_family_is_a_process_and_all_below_it() {
+        let parents = [(1, 0), (7, 1), (8, 7), (9, 8), (5, 1)].into();
+        let mut found = descendants(7, &parents);
+        found.sort_unstable();
+        assert_eq!(found, [7, 8, 9]);
+        assert_eq!(value("Name:\ta\nVmRSS:\t  1200 kB\n", "VmRSS:"), Some(1_200));
+        let own = std::process::id();
+        assert!(resident_kb(own).unwrap() > 1_000 && proportional_kb(own).unwrap() > 100);
+        assert!(!cpu(own).unwrap().is_zero());
+    }
+}

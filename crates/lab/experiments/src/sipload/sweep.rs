@@ -1,0 +1,187 @@
+//! `lab run sip-sweep`: goodput over offered load, of this build and of Kamailio (NUTSS, Figures 2 to 7).
+
+use std::{fs, path::PathBuf};
+
+use clap::{Args, ValueEnum};
+use sluicegate_site::{During as _, LabError, binary::Binary};
+use sluicegate_traffic::{sipload::Rate, stream::Over};
+
+use super::{
+    capacity::{Capacity, capacity},
+    judge::{Point, judge, note_capacity},
+    picture,
+    server::{Does, Scheme, Wanted},
+    stage::{Load, Stage, Trial},
+};
+use crate::report::rows::Report;
+
+/// The name of the run.
+pub(super) const NAME: &str = "sip-sweep";
+/// What is offered, in capacities of the same server.
+const LOADS: [f64; 8] = [0.2, 0.5, 0.8, 1.0, 1.2, 2.0, 3.0, 5.0];
+const LOADS_SHORT: [f64; 3] = [0.5, 2.0, 5.0];
+/// Load after an overload, by which it is seen whether that is over.
+pub(super) const AFTER: f64 = 0.5;
+
+/// What is wrong with a run on purpose, so that its judge must say so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum Mutant {
+    /// Nothing.
+    #[default]
+    None,
+    /// The front end serves what comes as it comes.
+    Off,
+}
+
+/// How to run it, as arguments of its command.
+#[derive(Debug, Clone, Args)]
+pub struct SweepOptions {
+    /// What callers speak: udp, tcp or tls. Over the last two each call has a connection of its own.
+    #[arg(long, value_name = "TRANSPORT", default_value = "udp")]
+    pub transport: Over,
+    /// Kamailio asks for the password of each call too, as ours always does.
+    #[arg(long)]
+    pub digest: bool,
+    /// Fewer loads, for less time, against one build of the peer.
+    #[arg(long)]
+    pub short: bool,
+    /// No peer.
+    #[arg(long)]
+    pub alone: bool,
+    /// Draw goodput and set-up times over the load into this directory.
+    #[arg(long, value_name = "DIR")]
+    pub svg: Option<PathBuf>,
+    /// Seed of everything random.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// What is wrong on purpose.
+    #[arg(long, value_enum, default_value_t, hide = true)]
+    pub mutant: Mutant,
+}
+
+/// Times of a trial, in milliseconds.
+struct Times {
+    settle: u32,
+    capacity: u32,
+    overload: u32,
+    after: u32,
+}
+
+/// One server's points, for the picture.
+#[derive(Debug, Clone)]
+pub(super) struct Curve {
+    pub(super) scheme: Scheme,
+    pub(super) points: Vec<Point>,
+}
+
+/// Plays the sweep and returns what was measured; `tell` hears each step.
+///
+/// # Errors
+/// If the lab cannot be built, or a server does not start: the run then shows nothing.
+pub fn run(binary: &Binary, options: &SweepOptions, tell: &mut dyn FnMut(&str)) -> Result<Report, LabError> {
+    let stage = Stage::build(binary, options.seed, false)?;
+    let times = if options.short {
+        Times { settle: 500, capacity: 1_500, overload: 3_000, after: 3_000 }
+    } else {
+        Times { settle: 2_000, capacity: 3_000, overload: 6_000, after: 5_000 }
+    };
+    let mut report = Report::new(NAME);
+    tell("the generator's own limit: callers and callees with nothing between them");
+    let direct = |per_s| Load::constant(per_s, times.settle, times.capacity);
+    let ceiling = capacity(|load| stage.reflected(load), direct, None, tell)?.per_s;
+    report.of(("generator", "none")).note("ceiling_calls_per_s", ceiling);
+    let mut curves = Vec::new();
+    for scheme in schemes(options) {
+        let wanted = wanted(options, &stage, scheme);
+        tell(&format!("{}: its capacity", scheme.name()));
+        let load = |per_s| each(options, Load::constant(per_s, times.settle, times.capacity));
+        let capacity = match capacity(|load| stage.trial(&wanted, load), load, None, tell) {
+            Ok(capacity) => capacity,
+            // A peer that is not there is said to be missing; ours has to be there.
+            Err(error) if !scheme.is_ours() => {
+                tell(&format!("{}: not measured: {error}", scheme.name()));
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
+        note_capacity(&mut report, scheme, &capacity, ceiling);
+        let points = points(&stage, &wanted, &capacity, (options, &times), tell)?;
+        points.iter().for_each(|point| judge(&mut report, scheme, point, options.short));
+        curves.push(Curve { scheme, points });
+    }
+    if let Some(directory) = &options.svg {
+        let digest = if options.digest { "-digest" } else { "" };
+        let file = directory.join(format!("{NAME}-{}{digest}.svg", options.transport.name()));
+        let picture = picture::draw(&curves, options.transport.name())?;
+        fs::create_dir_all(directory)
+            .and_then(|()| fs::write(&file, picture))
+            .during(|| format!("writing {}", file.display()))?;
+    }
+    Ok(report)
+}
+
+fn schemes(options: &SweepOptions) -> Vec<Scheme> {
+    match (options.alone, options.short) {
+        (true, _) => vec![Scheme::Sluicegate],
+        (false, true) => vec![Scheme::Sluicegate, Scheme::KamailioTlsf],
+        (false, false) => vec![Scheme::Sluicegate, Scheme::KamailioTlsf, Scheme::Kamailio],
+    }
+}
+
+fn wanted(options: &SweepOptions, stage: &Stage, scheme: Scheme) -> Wanted {
+    Wanted {
+        scheme,
+        does: if options.digest { Does::AsksFirst } else { Does::Relays },
+        over: options.transport,
+        overload: if options.mutant == Mutant::Off { "off" } else { "adaptive" },
+        grants: false,
+        workers: 1,
+        cpus: stage.cpus[0].clone(),
+    }
+}
+
+fn each(options: &SweepOptions, load: Load) -> Load {
+    Load { connect_each: options.transport.is_stream(), ..load }
+}
+
+/// Offers each load in turn to a fresh server, and after an overload a load that it can bear.
+fn points(
+    stage: &Stage,
+    wanted: &Wanted,
+    capacity: &Capacity,
+    (options, times): (&SweepOptions, &Times),
+    tell: &mut dyn FnMut(&str),
+) -> Result<Vec<Point>, LabError> {
+    let loads = if options.short { &LOADS_SHORT[..] } else { &LOADS };
+    let mut points = Vec::new();
+    for load in loads {
+        let per_s = |share: f64| (capacity.per_s * share).max(1.0) as u32;
+        let under_ms = times.settle + times.overload;
+        let after_ms = if *load > 1.0 { times.after } else { 0 };
+        let rates = vec![Rate { per_s: per_s(*load), ms: under_ms }, Rate { per_s: per_s(AFTER), ms: after_ms }];
+        let rates = rates.into_iter().filter(|rate| rate.ms > 0).collect();
+        // Until the last calls are over, or would not have been in time.
+        let load_of = Load { rates, drain_ms: 1_000, ..Load::constant(1, times.settle, times.overload) };
+        let trial = stage.trial(wanted, &each(options, load_of))?;
+        let point = Point { load: *load, capacity: capacity.per_s, under_ms: under_ms.into(), trial };
+        tell(&format!("  {load} x: {}", point.sentence()));
+        points.push(point);
+    }
+    Ok(points)
+}
+
+impl Point {
+    fn sentence(&self) -> String {
+        let Trial { cpu_s, seconds, .. } = &self.trial;
+        let sum = self.trial.first();
+        format!(
+            "goodput {:.2} of capacity, {} refused, {} again, set-up p99 {:.1} ms, busy {:.2}, memory {} MB",
+            self.goodput(),
+            sum.refused.values().sum::<u64>(),
+            sum.retransmissions,
+            sum.setup_us.p99 as f64 / 1e3,
+            cpu_s / seconds,
+            self.trial.memory_kb[1] / 1_024,
+        )
+    }
+}

@@ -18,12 +18,13 @@ use super::{
 use crate::{
     report::rows::Report,
     sipflood::{
-        memory::resident_kb,
         play::exchanges,
         site::{self, Certificate, Exchange, FRONTENDS, FrontEnd, REALM},
     },
 };
-use sluicegate_site::{Lab, LabError, Node, Process, binary::Binary, clock::unix_ns, cpu::StolenWatch, worker::said};
+use sluicegate_site::{
+    Lab, LabError, Node, Process, binary::Binary, clock::unix_ns, cpu::StolenWatch, programs::resident_kb, worker::said,
+};
 use sluicegate_traffic::{
     client::setup::{EndedCall, Setup, SetupSpec, opened},
     stream::Over,

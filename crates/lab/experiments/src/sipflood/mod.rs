@@ -4,7 +4,6 @@
 mod attack;
 mod cases;
 mod judge;
-pub(crate) mod memory;
 pub(crate) mod play;
 mod recorded;
 pub(crate) mod site;

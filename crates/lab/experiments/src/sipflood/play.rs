@@ -14,11 +14,12 @@ use super::{
     FloodOptions, Mutant, NAME,
     cases::{Attackers, CASES, Case, MALLORY},
     judge::{Flood, Honest, MEMORY, Memory, Played, is_at_rest, judge, judge_rest},
-    memory::resident_kb,
     site::{self, Certificate, Exchange, FRONTEND, FrontEnd, MEDIA_PORT, REALM, frontend},
 };
 use crate::report::rows::Report;
-use sluicegate_site::{Lab, LabError, Node, Process, binary::Binary, cpu::StolenWatch, worker::said};
+use sluicegate_site::{
+    Lab, LabError, Node, Process, binary::Binary, cpu::StolenWatch, programs::resident_kb, worker::said,
+};
 use sluicegate_traffic::{
     client::{
         answer::AnswerSpec,

@@ -4,6 +4,7 @@ pub mod bench;
 pub mod demo;
 pub mod longlife;
 pub mod report;
+pub mod rsoca;
 pub mod sipattack;
 pub mod sipflood;
 pub mod transports;

@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 use sluicegate_experiments::{
     bench,
     demo::threats,
-    longlife, sipattack, sipflood, transports,
+    longlife, rsoca, sipattack, sipflood, transports,
     tva::{self, paths},
 };
 use sluicegate_sim::claims::Paper;
@@ -133,6 +133,8 @@ pub(crate) enum Experiment {
     /// The same with all floods at once, stolen accounts that call more than can be served, and two front ends of which one is
     /// killed.
     SipAttack(Play<sipattack::AttackOptions>),
+    /// Calls through forwarding proxies to a front end that gets more than it is engineered for: R-SOCA's figures and tables.
+    RsocaLive(RsocaLive),
 }
 
 /// An experiment's own options, and those of all.
@@ -154,6 +156,15 @@ pub(crate) struct TvaLive {
     pub(crate) play: Play<tva::Options>,
     /// Where to draw the distribution of transfer times, of the last run.
     #[arg(long, value_name = "FILE")]
+    pub(crate) svg: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RsocaLive {
+    #[command(flatten)]
+    pub(crate) play: Play<rsoca::RsocaOptions>,
+    /// Where to draw each scenario, of the last run: a directory.
+    #[arg(long, value_name = "DIR")]
     pub(crate) svg: Option<PathBuf>,
 }
 

@@ -31,9 +31,9 @@ const PACKETS_MIN: f64 = 1.0;
 
 const BLUE: RGBColor = RGBColor(0, 94, 162);
 const RED: RGBColor = RGBColor(198, 40, 40);
-pub(super) const GREY: RGBColor = RGBColor(110, 110, 110);
+pub(crate) const GREY: RGBColor = RGBColor(110, 110, 110);
 /// Told apart also by people who confuse red and green (Okabe and Ito).
-pub(super) const COLOURS: [RGBColor; 8] = [
+pub(crate) const COLOURS: [RGBColor; 8] = [
     RGBColor(0, 114, 178),
     RGBColor(230, 159, 0),
     RGBColor(0, 158, 115),

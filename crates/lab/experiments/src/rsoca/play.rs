@@ -30,8 +30,9 @@ const LISTEN: Duration = Duration::from_millis(10);
 const FIRST_GUESS: f64 = 50.0;
 const GUESS_S: u32 = 6;
 const GUESSES: usize = 4;
-/// Engineered loads that are played: with fewer calls chance says more than control, and more leave callers no processor.
-const LOAD: (f64, f64) = (50.0, 1_500.0);
+/// Engineered loads that are played: with fewer calls chance says more than control, and M_max of more is more calls than two
+/// peers may have (10,000 each).
+const LOAD: (f64, f64) = (50.0, 900.0);
 /// How much later than they should callers may tell what became of their calls.
 const LATE_MAX: Duration = Duration::from_secs(10);
 

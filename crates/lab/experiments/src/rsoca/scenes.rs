@@ -84,9 +84,10 @@ impl Mode {
                 (SILENT_1, Self::Paper),
                 (SILENT_2, Self::Paper),
             ],
-            // R-SOCA under BYEs first: its swing is what that of the baseline is compared with.
+            // R-SOCA first: its swing is what that of the baseline is compared with.
             Self::Unavailable => &[
-                (BYES_1, Self::Paper),
+                (HEAVY, Self::Paper),
+                (HEAVY, Self::Unavailable),
                 (BYES_1, Self::Unavailable),
                 (RAMP, Self::Unavailable),
                 (SILENT_2, Self::Unavailable),

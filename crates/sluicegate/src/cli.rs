@@ -9,7 +9,7 @@ use std::{net::SocketAddr, path::PathBuf};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 #[cfg(feature = "lab")]
-pub(crate) use self::lab::{Bench, Demo, Experiment, LabAction, LabCheck, LabVerb, Play, TvaLive};
+pub(crate) use self::lab::{Bench, Demo, Experiment, LabAction, LabCheck, LabVerb, Play, RsocaLive, TvaLive};
 pub(crate) use self::objects::{
     GateAction, GrantAction, GroupAction, KeyAction, Named, NewUsers, PolicyAction, ServiceAction, ServiceFile,
     UserAction,

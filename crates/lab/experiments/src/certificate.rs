@@ -36,6 +36,6 @@ impl Certificate {
 
     /// How to reach the front end over this.
     pub(crate) fn way(&self, over: Over) -> Connecting {
-        Connecting { over, certificate: (over == Over::Tls).then(|| self.certificate.clone()) }
+        Connecting { over, certificate: (over == Over::Tls).then(|| self.certificate.clone()), own: None }
     }
 }

@@ -1,6 +1,6 @@
 //! A daemon and all processes that it started: what they use, and which processors they have.
 
-use std::{collections::HashMap, fs, io, time::Duration};
+use std::{fs, io, time::Duration};
 
 use nix::{
     sched::{CpuSet, sched_setaffinity},
@@ -9,27 +9,7 @@ use nix::{
 };
 use rustix::process::setpriority_process;
 
-use sluicegate_site::{During, LabError};
-
-/// The process `pid` and its descendants, as they are now.
-fn family(pid: u32) -> Result<Vec<u32>, LabError> {
-    let entries = fs::read_dir("/proc").during(|| "listing processes".to_owned())?;
-    let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    let parent = |pid| value(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?, "PPid:");
-    let parents: HashMap<u32, u32> = pids.filter_map(|pid| Some((pid, u32::try_from(parent(pid)?).ok()?))).collect();
-    Ok(descendants(pid, &parents))
-}
-
-/// `pid` and those below it, given the parent of each.
-fn descendants(pid: u32, parents: &HashMap<u32, u32>) -> Vec<u32> {
-    let mut all = vec![pid];
-    let mut at = 0;
-    while let Some(one) = all.get(at).copied() {
-        all.extend(parents.iter().filter(|(_, parent)| **parent == one).map(|(pid, _)| *pid));
-        at += 1;
-    }
-    all
-}
+use sluicegate_site::{During, LabError, programs::family};
 
 /// The number behind a name at the beginning of a line.
 fn value(text: &str, name: &str) -> Option<u64> {
@@ -42,12 +22,7 @@ fn sum_kb(pid: u32, file: &str, name: &str) -> Result<u64, LabError> {
     Ok(family(pid)?.into_iter().filter_map(of).sum())
 }
 
-/// What the process `pid` and its descendants have in memory now, kB. What they share counts for each.
-pub(crate) fn resident_kb(pid: u32) -> Result<u64, LabError> {
-    sum_kb(pid, "status", "VmRSS:")
-}
-
-/// The same, where what they share counts once.
+/// What the process `pid` and its descendants have in memory now, kB; what they share counts once.
 pub(crate) fn proportional_kb(pid: u32) -> Result<u64, LabError> {
     sum_kb(pid, "smaps_rollup", "Pss:")
 }
@@ -111,14 +86,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_family_is_a_process_and_all_below_it() {
-        let parents = [(1, 0), (7, 1), (8, 7), (9, 8), (5, 1)].into();
-        let mut found = descendants(7, &parents);
-        found.sort_unstable();
-        assert_eq!(found, [7, 8, 9]);
-        assert_eq!(value("Name:\ta\nVmRSS:\t  1200 kB\n", "VmRSS:"), Some(1_200));
+    fn what_a_process_uses_is_read() {
         let own = std::process::id();
-        assert!(resident_kb(own).unwrap() > 1_000 && proportional_kb(own).unwrap() > 100);
+        assert_eq!(value("Name:\ta\nPss:\t  1200 kB\n", "Pss:"), Some(1_200));
+        assert!(proportional_kb(own).unwrap() > 100);
         assert!(!cpu(own).unwrap().is_zero());
     }
 }

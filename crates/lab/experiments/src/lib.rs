@@ -6,6 +6,7 @@ pub mod demo;
 mod family;
 pub mod longlife;
 pub mod report;
+pub mod rsoca;
 pub mod sipattack;
 pub mod sipflood;
 pub mod sipload;

@@ -8,6 +8,7 @@ pub mod namespace;
 pub mod node;
 mod prefix;
 pub mod process;
+pub mod programs;
 pub mod scratch;
 pub mod topology;
 pub mod worker;

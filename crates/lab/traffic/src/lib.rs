@@ -5,6 +5,7 @@ pub mod client;
 pub mod count;
 mod datagrams;
 pub mod emulator;
+pub mod forward;
 mod listen;
 pub mod passing;
 pub mod sample;

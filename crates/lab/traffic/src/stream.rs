@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use rustls::{
     ClientConfig, ClientConnection, RootCertStore,
     client::Resumption,
-    pki_types::{CertificateDer, ServerName, pem::PemObject as _},
+    pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject as _},
 };
 use serde::{Deserialize, Serialize};
 use sluicegate_sip::message::Transport;
@@ -77,13 +77,16 @@ pub struct Connecting {
     /// The certificate that the front end has to show over TLS, a file in PEM.
     #[serde(default)]
     pub certificate: Option<PathBuf>,
+    /// What to show over TLS, if anything: files in PEM of a certificate and its key.
+    #[serde(default)]
+    pub own: Option<(PathBuf, PathBuf)>,
 }
 
 impl Connecting {
     /// What TLS needs, if it is spoken.
     pub(crate) fn tls(&self) -> io::Result<Option<Arc<ClientConfig>>> {
         match (&self.certificate, self.over) {
-            (Some(path), Over::Tls) => believing(path).map(Some),
+            (Some(path), Over::Tls) => believing(path, self.own.as_ref()).map(Some),
             (None, Over::Tls) => {
                 Err(io::Error::new(ErrorKind::InvalidInput, "TLS needs the front end's `certificate`"))
             }
@@ -93,13 +96,21 @@ impl Connecting {
 }
 
 /// TLS with whoever shows this certificate. Nothing is remembered: each handshake is a whole one.
-fn believing(certificate: &Path) -> io::Result<Arc<ClientConfig>> {
+fn believing(certificate: &Path, own: Option<&(PathBuf, PathBuf)>) -> io::Result<Arc<ClientConfig>> {
     let mut roots = RootCertStore::empty();
     let certificate = CertificateDer::from_pem_file(certificate).map_err(io::Error::other)?;
     roots.add(certificate).map_err(io::Error::other)?;
     let builder = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()));
     let builder = builder.with_safe_default_protocol_versions().map_err(io::Error::other)?;
-    let mut config = builder.with_root_certificates(roots).with_no_client_auth();
+    let builder = builder.with_root_certificates(roots);
+    let mut config = match own {
+        None => builder.with_no_client_auth(),
+        Some((shown, key)) => {
+            let shown = CertificateDer::from_pem_file(shown).map_err(io::Error::other)?;
+            let key = PrivateKeyDer::from_pem_file(key).map_err(io::Error::other)?;
+            builder.with_client_auth_cert(vec![shown], key).map_err(io::Error::other)?
+        }
+    };
     config.resumption = Resumption::disabled();
     Ok(Arc::new(config))
 }

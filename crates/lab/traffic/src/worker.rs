@@ -6,7 +6,7 @@ use sluicegate_site::{
     worker::{Context, ExecSpec},
 };
 
-use crate::{attack, client, count, emulator, passing, seen, sipload};
+use crate::{attack, client, count, emulator, forward, passing, seen, sipload};
 
 /// Runs the worker `role` with its specification, until its time is over or it is told to stop.
 ///
@@ -45,6 +45,7 @@ fn play(context: &Context, spec_json: &str) -> Result<(), LabError> {
         "callers" => sipload::callers(&parse(role, spec_json)?, context),
         "callees" => sipload::callees(&parse(role, spec_json)?, context),
         "count" => count::count(&parse(role, spec_json)?, context),
+        "forward" => forward::forward(&parse(role, spec_json)?, context),
         "emulate" => emulator::emulate(&parse(role, spec_json)?, context),
         "flood" => attack::flood(&parse(role, spec_json)?, context),
         "sip_flood" => attack::sip_flood(&parse(role, spec_json)?, context),

@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 use sluicegate_experiments::{
     bench,
     demo::threats,
-    longlife, sipattack, sipflood, sipload, transports,
+    longlife, rsoca, sipattack, sipflood, sipload, transports,
     tva::{self, paths},
 };
 use sluicegate_sim::claims::Paper;
@@ -138,6 +138,8 @@ pub(crate) enum Experiment {
     /// Calls completed at 0.2 to 5 times what a server can serve, by this front end and by Kamailio: Figures 2 to 7 of the
     /// NUTSS paper, and whether overload control keeps calls going.
     SipSweep(Play<sipload::SweepOptions>),
+    /// Calls through forwarding proxies to a front end that gets more than it is engineered for: R-SOCA's figures and tables.
+    RsocaLive(RsocaLive),
 }
 
 /// An experiment's own options, and those of all.
@@ -159,6 +161,15 @@ pub(crate) struct TvaLive {
     pub(crate) play: Play<tva::Options>,
     /// Where to draw the distribution of transfer times, of the last run.
     #[arg(long, value_name = "FILE")]
+    pub(crate) svg: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RsocaLive {
+    #[command(flatten)]
+    pub(crate) play: Play<rsoca::RsocaOptions>,
+    /// Where to draw each scenario, of the last run: a directory.
+    #[arg(long, value_name = "DIR")]
     pub(crate) svg: Option<PathBuf>,
 }
 

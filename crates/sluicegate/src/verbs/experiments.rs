@@ -11,13 +11,13 @@ use sluicegate_experiments::{
         Figure, Verdict,
         rows::{Case, Report},
     },
-    sipattack, sipflood, sipload, transports,
+    rsoca, sipattack, sipflood, sipload, transports,
     tva::{self, paths},
 };
 use sluicegate_site::{LabError, Scratch, binary::Binary};
 
 use crate::{
-    cli::{Experiment, Play, TvaLive},
+    cli::{Experiment, Play, RsocaLive, TvaLive},
     out,
 };
 
@@ -32,7 +32,25 @@ pub(crate) fn run(experiment: &Experiment) -> Result<ExitCode> {
         Experiment::SipAttack(play) => all_runs(play, |binary, _, tell| sipattack::run(binary, &play.options, tell)),
         Experiment::SipSweep(play) => all_runs(play, |binary, _, tell| sipload::run(binary, &play.options, tell)),
         Experiment::SipFlood(play) => all_runs(play, |binary, _, tell| sipflood::run(binary, &play.options, tell)),
+        Experiment::RsocaLive(options) => rsoca_live(options),
     }
+}
+
+fn rsoca_live(options: &RsocaLive) -> Result<ExitCode> {
+    let mut last = Vec::new();
+    let status = all_runs(&options.play, |binary, _, tell| {
+        let (report, pictures) = rsoca::run(binary, &options.play.options, tell)?;
+        last = pictures;
+        Ok(report)
+    })?;
+    if let Some(directory) = &options.svg {
+        std::fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
+        for picture in last {
+            let path = directory.join(picture.name).with_extension("svg");
+            std::fs::write(&path, picture.svg).with_context(|| format!("cannot write {}", path.display()))?;
+        }
+    }
+    Ok(status)
 }
 
 fn tva_live(options: &TvaLive) -> Result<ExitCode> {
@@ -99,10 +117,11 @@ pub(super) fn status(verdict: Verdict) -> ExitCode {
     }
 }
 
-/// One line for a person: case, scheme, metric, value, threshold, verdict.
+/// One line for a person: case, scheme, metric, value, threshold, verdict, and what a paper has there.
 fn row(figure: &Figure<Case>) -> String {
     let (Case { case, scheme, .. }, metric, value) = (&figure.about, &figure.metric, figure.value);
     let threshold = figure.threshold.map(|threshold| threshold.to_string()).unwrap_or_default();
     let verdict = figure.verdict.map(|verdict| verdict.to_string()).unwrap_or_default();
-    format!("{case:<26} {scheme:<6} {metric:<36} {value:>12.3}  {threshold:<8} {verdict}")
+    let paper = figure.about.paper.map(|paper| format!("  paper: {paper}")).unwrap_or_default();
+    format!("{case:<26} {scheme:<6} {metric:<36} {value:>12.3}  {threshold:<8} {verdict}{paper}")
 }

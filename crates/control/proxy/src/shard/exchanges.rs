@@ -4,6 +4,7 @@
 use std::{
     collections::{HashMap, HashSet, VecDeque},
     sync::Arc,
+    time::Duration,
 };
 
 use sluicegate_bounded::Gauge;
@@ -173,6 +174,11 @@ impl Exchanges {
         let pending = &self.pending;
         self.ages.forget(|entry| !lives(pending, entry));
         self.ages.oldest(is_old)
+    }
+
+    /// When the exchange that has waited longest has waited for so long; earlier if one before it has ended meanwhile.
+    pub(super) fn oldest_due(&self, age_max: Duration) -> Option<Instant> {
+        self.ages.first().map(|started| started + age_max)
     }
 
     /// The exchange has its final answer, or none will come.

@@ -141,6 +141,11 @@ impl Shard {
         self.cx.now = now;
         let opened = self.cx.metrics.count(Count::CallsOpened);
         self.shedding.measure(now.instant, cpu, (opened, self.exchanges.pending.len()));
+        self.end_old();
+    }
+
+    /// Ends some of what is older than it may get while memory is short; the others are due at once.
+    fn end_old(&mut self) {
         if let Some(age_max) = self.shedding.age_max() {
             end_old(&mut self.cx, &mut self.exchanges, age_max);
         }
@@ -191,7 +196,8 @@ impl Shard {
         exchanges.give_up_late_gates(cx);
         renew_flowing(cx);
         exchanges.sweep(cx.now.instant);
-        cx.metrics.add(Count::TransmitDropped, cx.out.take_dropped());
+        self.end_old();
+        self.cx.metrics.add(Count::TransmitDropped, self.cx.out.take_dropped());
     }
 
     /// Who proved to have sent a request, or `None` after having asked for credentials.
@@ -216,7 +222,8 @@ impl Shard {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let own = self.exchanges.next_deadline().into_iter().chain(self.legs.next_due()).chain(self.next_look());
-        own.chain(self.measure_due().filter(|_| self.shedding.is_refusing())).min()
+        let too_old = self.shedding.age_max().and_then(|age_max| self.exchanges.oldest_due(age_max));
+        own.chain(self.measure_due().filter(|_| self.shedding.is_refusing())).chain(too_old).min()
     }
 
     /// When to look whether media flow that keep calls.

@@ -276,6 +276,11 @@ impl Ages {
         self.0.pop_front_if(|(started, _)| is_old(*started)).map(|(_, id)| id)
     }
 
+    /// When the oldest began.
+    pub(super) fn first(&self) -> Option<Instant> {
+        self.0.front().map(|(started, _)| *started)
+    }
+
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }

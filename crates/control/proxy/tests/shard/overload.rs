@@ -165,6 +165,27 @@ fn an_invite_that_rings_for_long_while_memory_is_short_is_ended_on_both_sides() 
 }
 
 #[test]
+fn however_many_are_too_old_at_one_time_they_end_then() {
+    let mut site = Site::new();
+    let paper = Engineered::PAPER;
+    let load = Load { invites: 20.0, ..paper.load };
+    let durations = Durations { invite: Duration::from_secs(1), ..paper.durations };
+    let engineered = Engineered { load, durations, stretch: 20.0, ..paper };
+    site.overload = Overload::Rsoca(engineered, Refusing::Unavailable);
+    site.start(1);
+    for nth in 0..300 {
+        let mut alice = Caller { call_id: format!("call-{nth}"), ..phone() };
+        let _ = relayed(&mut site, &mut alice);
+    }
+    site.pass(Duration::from_secs(1));
+    site.measure(0.0);
+    site.pass(Duration::from_secs(18));
+    assert_eq!(site.metrics[0].count(Count::EndedEarly), 0);
+    site.pass(Duration::from_secs(2));
+    assert_eq!(site.metrics[0].count(Count::EndedEarly), 300);
+}
+
+#[test]
 fn one_that_has_not_rung_yet_is_called_off_when_it_does() {
     let mut site = Site::new();
     let paper = Engineered::PAPER;

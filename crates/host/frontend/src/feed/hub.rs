@@ -27,7 +27,9 @@ use zeroize::Zeroizing;
 use super::{GateEvent, holders::Holders, registrations::Registrations};
 use crate::{clock::Clock, inbox::ShardSender};
 pub(crate) use audited::{Audited, call_ended};
-use sluicegate_proxy::{CallId, Decisions, Event, GateAnswer, Input, Ledger, Outages, Stories, Traces, derive, share_of};
+use sluicegate_proxy::{
+    CallId, Decisions, Event, GateAnswer, Input, Ledger, Outages, Stories, Traces, derive, share_of,
+};
 
 /// Lines about openings that failed, about those that a gate refused, and about full queues.
 static NOT_OPENED: Pace = Pace::per_second(2);

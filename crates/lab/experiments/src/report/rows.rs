@@ -9,10 +9,7 @@ use plotters::{
 use serde::Serialize;
 use serde_json::json;
 
-use super::{
-    Figures, Judge,
-    svg::{COLOURS, GREY},
-};
+use super::{COLOURS, Figures, GREY, Judge};
 use sluicegate_site::LabError;
 use sluicegate_traffic::client::transfer::Transfer;
 
@@ -28,6 +25,9 @@ pub struct Case {
     pub case: String,
     /// What forwarded: `plain` or `tva`, or the gate's back end.
     pub scheme: &'static str,
+    /// What a paper has in this place, where one does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub paper: Option<&'static str>,
 }
 
 /// All figures of a run, and the times of its transfers.
@@ -55,7 +55,7 @@ impl Report {
 
     /// Adds figures about a case under a scheme.
     pub(crate) fn of(&mut self, (case, scheme): (&str, &'static str)) -> Judge<'_, Case> {
-        self.figures.about(Case { run: self.run, case: case.to_owned(), scheme })
+        self.figures.about(Case { run: self.run, case: case.to_owned(), scheme, paper: None })
     }
 
     pub(crate) fn add_distribution(&mut self, (case, scheme): (&str, &'static str), transfers: &[Transfer]) {
@@ -105,6 +105,15 @@ impl Report {
         chart.configure_series_labels().background_style(WHITE.mix(0.8)).border_style(GREY).draw()?;
         root.present()?;
         Ok(())
+    }
+}
+
+impl Judge<'_, Case> {
+    /// The same for a figure that a paper has, too.
+    pub(crate) fn beside(&mut self, paper: &'static str) -> Judge<'_, Case> {
+        let mut judge = self.timed(self.is_disturbed);
+        judge.about.paper = Some(paper);
+        judge
     }
 }
 

@@ -17,14 +17,15 @@ use super::{
 };
 use crate::{
     certificate::Certificate,
-    family::resident_kb,
     report::rows::Report,
     sipflood::{
         play::exchanges,
         site::{self, Exchange, FRONTENDS, FrontEnd, REALM},
     },
 };
-use sluicegate_site::{Lab, LabError, Node, Process, binary::Binary, clock::unix_ns, cpu::StolenWatch, worker::said};
+use sluicegate_site::{
+    Lab, LabError, Node, Process, binary::Binary, clock::unix_ns, cpu::StolenWatch, programs::resident_kb, worker::said,
+};
 use sluicegate_traffic::{
     client::setup::{EndedCall, Setup, SetupSpec, opened},
     stream::Over,

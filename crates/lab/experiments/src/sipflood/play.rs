@@ -16,8 +16,10 @@ use super::{
     judge::{Flood, Honest, MEMORY, Memory, Played, is_at_rest, judge, judge_rest},
     site::{self, Exchange, FRONTEND, FRONTENDS, FrontEnd, MEDIA_PORT, REALM, frontend},
 };
-use crate::{certificate::Certificate, family::resident_kb, report::rows::Report};
-use sluicegate_site::{Lab, LabError, Node, Process, binary::Binary, cpu::StolenWatch, worker::said};
+use crate::{certificate::Certificate, report::rows::Report};
+use sluicegate_site::{
+    Lab, LabError, Node, Process, binary::Binary, cpu::StolenWatch, programs::resident_kb, worker::said,
+};
 use sluicegate_traffic::{
     client::{
         answer::AnswerSpec,

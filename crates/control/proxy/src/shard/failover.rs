@@ -89,6 +89,11 @@ impl Silences {
     }
 }
 
+/// Why a call is begun nowhere.
+pub(super) const CUT_OFF: &str = "no gate that reaches the service is connected";
+pub(super) const NOWHERE: &str = "nobody is registered for the service, or no gate reaches it";
+pub(super) const FULL: &str = "as many calls live as may";
+
 /// The servers that may take a request, those last that are out. Calls and registrations that go on stay where they are.
 pub(super) fn ways(cx: &Context, registrar: &Registrar, asked: Asked<'_>, admitted: &Admitted) -> Ways {
     let takes = |backup: &&Arc<Service>| {
@@ -102,6 +107,16 @@ pub(super) fn ways(cx: &Context, registrar: &Registrar, asked: Asked<'_>, admitt
         ways.sort_by_cached_key(|(one, _)| cx.settings.outages.is_out(cx.now.instant, &one.name, &admitted.user));
     }
     ways.into()
+}
+
+/// Leaves out what no gate reaches, if this begins a call; whether nothing is left.
+pub(super) fn are_cut_off(cx: &Context, asked: Asked<'_>, ways: &mut Ways) -> bool {
+    let begins = asked.method == Method::Invite && asked.essentials.to.tag.is_none();
+    if !begins || ways.is_empty() {
+        return false;
+    }
+    ways.retain(|(service, _)| !cx.settings.outages.is_cut_off(&service.name));
+    ways.is_empty()
 }
 
 /// The first of these that the user may use, and what is let in there.
@@ -247,7 +262,7 @@ fn go_on(cx: &mut Context, exchanges: &mut Exchanges, id: ExchangeId, why: &str)
     if is_kept {
         exchanges.start(cx, id, &forwarded);
     } else {
-        exchanges.fail(cx, id, 503, "as many calls live as may");
+        exchanges.fail(cx, id, 503, FULL);
     }
     true
 }

@@ -90,17 +90,24 @@ impl Exchanges {
         mut ways: Ways,
         offer: Option<&Session<'_>>,
     ) {
-        if asked.method == Method::Invite && asked.essentials.to.tag.is_none() {
-            ways.retain(|(service, _)| !cx.settings.outages.is_cut_off(&service.name));
-            if ways.is_empty() {
-                let why = "no gate that reaches the service is connected";
-                return self.transactions.refuse_admitted(cx, asked, admitted, (Outcome::Unavailable, 503), why);
-            }
+        if failover::are_cut_off(cx, asked, &mut ways) {
+            return self.transactions.refuse_admitted(
+                cx,
+                asked,
+                admitted,
+                (Outcome::Unavailable, 503),
+                failover::CUT_OFF,
+            );
         }
         let is_alone = ways.len() <= 1;
         let Some((admitted, hop)) = failover::next(cx, asked, admitted, &mut ways, offer) else {
-            let why = "nobody is registered for the service, or no gate reaches it";
-            return self.transactions.refuse_admitted(cx, asked, admitted, (Outcome::Unavailable, 480), why);
+            return self.transactions.refuse_admitted(
+                cx,
+                asked,
+                admitted,
+                (Outcome::Unavailable, 480),
+                failover::NOWHERE,
+            );
         };
         let (hop, forwarded) = match failover::write(cx, asked, &admitted, &hop, offer) {
             Ok(written) => written,
@@ -121,8 +128,13 @@ impl Exchanges {
             return cx.unavailable_once(asked);
         }
         if !keep_ringing(cx, asked.message, &admitted) {
-            let why = "as many calls live as may";
-            return self.transactions.refuse_admitted(cx, asked, &admitted, (Outcome::Unavailable, 503), why);
+            return self.transactions.refuse_admitted(
+                cx,
+                asked,
+                &admitted,
+                (Outcome::Unavailable, 503),
+                failover::FULL,
+            );
         }
         let Some(owed) = self.transactions.open(cx, asked, Role::Proxy) else { return };
         let relay = Relay::new((Direction::ToService, asked.flow), hop);

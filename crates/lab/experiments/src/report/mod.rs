@@ -15,7 +15,6 @@ use std::{
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::json;
 
-pub(crate) use self::svg::{COLOURS, GREY};
 use sluicegate_site::{LabError, cpu::Taken};
 
 /// Seconds of one run that are kept.

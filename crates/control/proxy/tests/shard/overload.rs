@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use sluicegate_overload::{Durations, Engineered, Load, Refusing};
-use sluicegate_proxy::{Count, Kind, Outcome, Overload};
+use sluicegate_proxy::{Count, Kind, Outcome, Overload, Tables};
 
 use crate::site::{Caller, PBX, PHONE, Site, header, phone, relayed, reply, set_up, status};
 
@@ -166,14 +166,14 @@ fn an_invite_that_rings_for_long_while_memory_is_short_is_ended_on_both_sides() 
 
 #[test]
 fn however_many_are_too_old_at_one_time_they_end_then() {
-    let mut site = Site::new();
+    let mut site = Site::with(1, Tables::default());
     let paper = Engineered::PAPER;
     let load = Load { invites: 20.0, ..paper.load };
     let durations = Durations { invite: Duration::from_secs(1), ..paper.durations };
     let engineered = Engineered { load, durations, stretch: 20.0, ..paper };
     site.overload = Overload::Rsoca(engineered, Refusing::Unavailable);
     site.start(1);
-    for nth in 0..300 {
+    for nth in 0..100 {
         let mut alice = Caller { call_id: format!("call-{nth}"), ..phone() };
         let _ = relayed(&mut site, &mut alice);
     }
@@ -181,8 +181,8 @@ fn however_many_are_too_old_at_one_time_they_end_then() {
     site.measure(0.0);
     site.pass(Duration::from_secs(18));
     assert_eq!(site.metrics[0].count(Count::EndedEarly), 0);
-    site.pass(Duration::from_secs(2));
-    assert_eq!(site.metrics[0].count(Count::EndedEarly), 300);
+    site.pass(Duration::from_secs(1));
+    assert_eq!(site.metrics[0].count(Count::EndedEarly), 100);
 }
 
 #[test]

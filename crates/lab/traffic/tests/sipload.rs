@@ -9,7 +9,7 @@ use sluicegate_site::{
     topology::{End, Host, Plan, Via, Wire},
     worker,
 };
-use sluicegate_traffic::sipload::{Answering, CalleesSpec, CallersSpec, LoadSum, Rate};
+use sluicegate_traffic::sipload::{CallRate, CalleesSpec, CallersSpec, LoadSum, Replying};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const CALLEES: &str = "10.4.0.2:5060";
@@ -45,7 +45,7 @@ fn callers(rates: &[(u32, u32)]) -> CallersSpec {
         realm: "lab.example".to_owned(),
         service: "office".to_owned(),
         users: vec![("alice".to_owned(), String::new())],
-        rates: rates.iter().map(|(per_s, ms)| Rate { per_s: *per_s, ms: *ms }).collect(),
+        rates: rates.iter().map(|(per_s, ms)| CallRate { per_s: *per_s, ms: *ms }).collect(),
         hold_ms: Some(0),
         calls_max: 10_000,
         drain_ms: 3_000,
@@ -57,7 +57,7 @@ fn callers(rates: &[(u32, u32)]) -> CallersSpec {
 }
 
 /// Plays a load; all that happened, and how many calls were not over.
-fn play(manner: Answering, spec: &CallersSpec) -> Option<(LoadSum, u64)> {
+fn play(manner: Replying, spec: &CallersSpec) -> Option<(LoadSum, u64)> {
     if !may_make_namespaces() {
         println!("skipped: needs root");
         return None;
@@ -74,7 +74,7 @@ fn play(manner: Answering, spec: &CallersSpec) -> Option<(LoadSum, u64)> {
 
 #[test]
 fn every_call_is_set_up_and_ended_and_counted() {
-    let Some((all, open)) = play(Answering::Answers, &callers(&[(200, 1_000), (400, 500)])) else { return };
+    let Some((all, open)) = play(Replying::Answers, &callers(&[(200, 1_000), (400, 500)])) else { return };
     assert_eq!(all.offered + all.not_begun, 400);
     assert_eq!(
         (all.established, all.established_of_offered, all.completed, open),
@@ -86,7 +86,7 @@ fn every_call_is_set_up_and_ended_and_counted() {
 #[test]
 fn a_call_rings_until_it_is_answered_and_lasts_until_it_is_hung_up() {
     let spec = CallersSpec { hold_ms: Some(300), media_port: 4_000, ..callers(&[(50, 1_000)]) };
-    let Some((all, open)) = play(Answering::Rings(700), &spec) else { return };
+    let Some((all, open)) = play(Replying::Rings(700), &spec) else { return };
     assert_eq!((all.completed, open, all.retransmissions), (all.offered, 0, 0), "what rings is not sent again");
     assert!(all.setup_us.p50 >= 700_000, "{all:?}");
 }
@@ -94,7 +94,7 @@ fn a_call_rings_until_it_is_answered_and_lasts_until_it_is_hung_up() {
 #[test]
 fn what_nobody_answers_is_sent_again_as_often_as_rfc_3261_has_it() {
     let spec = CallersSpec { drain_ms: 40_000, ..callers(&[(20, 500)]) };
-    let Some((all, open)) = play(Answering::Silent, &spec) else { return };
+    let Some((all, open)) = play(Replying::Silent, &spec) else { return };
     assert_eq!((all.timeouts, all.established, open), (all.offered, 0, 0));
     assert_eq!(all.retransmissions, all.offered * 6, "section 17.1.1.2");
 }
@@ -102,7 +102,7 @@ fn what_nobody_answers_is_sent_again_as_often_as_rfc_3261_has_it() {
 #[test]
 fn calls_that_nobody_hangs_up_are_open_together_until_the_end() {
     let spec = CallersSpec { hold_ms: None, calls_max: 150, drain_ms: 10_000, ..callers(&[(400, 500)]) };
-    let Some((all, open)) = play(Answering::Answers, &spec) else { return };
+    let Some((all, open)) = play(Replying::Answers, &spec) else { return };
     assert_eq!((all.established, all.completed, open), (150, 150, 0), "no more than may be open");
     assert_eq!(all.not_begun, 50);
 }

@@ -13,7 +13,7 @@ use crate::{
 use sluicegate_site::{LabError, binary::Binary};
 use sluicegate_traffic::{
     attack::SipKind,
-    sipload::{Answering, Rate},
+    sipload::{CallRate, Replying},
     stream::Over,
 };
 
@@ -243,7 +243,7 @@ impl Bench<'_> {
     /// What a server's memory grows by for each INVITE that nobody answers.
     fn memory(&mut self, scheme: Scheme) -> Result<Vec<f64>, LabError> {
         let ms = if self.is_short { 1_500 } else { 4_000 };
-        let load = Load { manner: Answering::Silent, ..Load::constant(SILENT_PER_S, 0, ms) };
+        let load = Load { manner: Replying::Silent, ..Load::constant(SILENT_PER_S, 0, ms) };
         let trial = self.stage.trial(&self.wanted(scheme, Does::AsksFirst), &load)?;
         let [before, after] = trial.memory_kb;
         let first = trial.first();
@@ -268,7 +268,7 @@ impl Bench<'_> {
         let (hold_ms, ms) = (hold_s * 1_000, 3_000);
         let load = Load {
             hold_ms: Some(hold_ms),
-            rates: vec![Rate { per_s: OPEN_PER_S, ms: hold_ms + ms }],
+            rates: vec![CallRate { per_s: OPEN_PER_S, ms: hold_ms + ms }],
             ..Load::constant(OPEN_PER_S, hold_ms, ms)
         };
         let trial = self.stage.trial(&self.wanted(scheme, Does::AsksFirst), &load)?;

@@ -12,7 +12,7 @@ use sluicegate_site::{Lab, LabError, Process, binary::Binary, worker::said};
 use sluicegate_traffic::{
     attack::{SipFloodSpec, SipKind},
     forward::{ForwardSpec, ForwardedSecond},
-    sipload::{Answering, CalleesSpec, CallersSpec, LoadSum, Rate},
+    sipload::{CallRate, CalleesSpec, CallersSpec, LoadSum, Replying},
     stream::Over,
 };
 
@@ -50,7 +50,7 @@ impl Workers<'_> {
     /// Those who are called.
     pub(super) fn callees(&self) -> Result<Vec<Process>, LabError> {
         let start = |callee: Callee| {
-            let manner = if callee == Callee::Silent { Answering::Silent } else { Answering::Answers };
+            let manner = if callee == Callee::Silent { Replying::Silent } else { Replying::Answers };
             let (listen, media) = (callee.sip(), (callee.address(), MEDIA_PORT).into());
             self.binary.worker(
                 self.lab,
@@ -63,7 +63,13 @@ impl Workers<'_> {
     }
 
     /// So many calls a second, of signalling alone; the last ones have so long to end.
-    pub(super) fn calls(&self, callee: Callee, rates: Vec<Rate>, ends_s: u32, turn: u64) -> Result<Process, LabError> {
+    pub(super) fn calls(
+        &self,
+        callee: Callee,
+        rates: Vec<CallRate>,
+        ends_s: u32,
+        turn: u64,
+    ) -> Result<Process, LabError> {
         let spec = CallersSpec {
             to: (0..FORWARDERS).map(forwards_at).collect(),
             lines: LINES,
@@ -92,7 +98,7 @@ impl Workers<'_> {
             seconds: FOREVER_S,
             requests_max: u64::MAX,
             realm: REALM.to_owned(),
-            service: Callee::Answering.name().to_owned(),
+            service: Callee::Replying.name().to_owned(),
             users: vec!["caller0".to_owned()],
             mix: vec![(SipKind::Bye, 1)],
             seed: self.seed,
@@ -103,8 +109,8 @@ impl Workers<'_> {
 }
 
 /// How many calls begin a second, where a target is engineered for `load`.
-pub(super) fn rates(scene: &Scene, load: f64, seconds: u32) -> Vec<Rate> {
-    let rate = |times: f64, ms: u32| Rate { per_s: (times * load).round() as u32, ms };
+pub(super) fn rates(scene: &Scene, load: f64, seconds: u32) -> Vec<CallRate> {
+    let rate = |times: f64, ms: u32| CallRate { per_s: (times * load).round() as u32, ms };
     match scene.calls {
         Calls::Steady(times) => vec![rate(times, seconds * 1_000)],
         Calls::Ramp(most) => {
@@ -183,6 +189,6 @@ mod tests {
         let ramp: Vec<u32> = rates(&RAMP, 100.0, 91).iter().map(|rate| rate.per_s).collect();
         assert_eq!((ramp[0], ramp[45], ramp[90]), (100, 500, 100));
         assert!(ramp[..46].is_sorted() && ramp[45..].is_sorted_by(|one, next| one >= next));
-        assert_eq!(rates(&HEAVY, 100.0, 40), [Rate { per_s: 1_000, ms: 40_000 }]);
+        assert_eq!(rates(&HEAVY, 100.0, 40), [CallRate { per_s: 1_000, ms: 40_000 }]);
     }
 }

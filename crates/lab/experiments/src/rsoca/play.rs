@@ -20,7 +20,7 @@ use sluicegate_site::{
     binary::Binary,
     cpu::{StolenWatch, Taken},
 };
-use sluicegate_traffic::sipload::Rate;
+use sluicegate_traffic::sipload::CallRate;
 
 /// Share of its SIP thread's time that the engineered load takes (C_min), and from which all is refused (C_max).
 pub(super) const CPU: (f64, f64) = (0.2, 0.4);
@@ -121,8 +121,8 @@ impl<'a> Stage<'a> {
         self.gate.ready()?;
         let forwarders = self.workers().forwarders(&self.certificates)?;
         let is_reached = || {
-            let one = Rate { per_s: FORWARDERS as u32, ms: 1_000 };
-            let callers = self.workers().calls(Callee::Answering, vec![one], 3, u64::MAX >> 16).ok()?;
+            let one = CallRate { per_s: FORWARDERS as u32, ms: 1_000 };
+            let callers = self.workers().calls(Callee::Replying, vec![one], 3, u64::MAX >> 16).ok()?;
             let said = callers.event("result", Duration::from_secs(6)).ok()?;
             Tally::read(&said.to_string()).filter(|tally| tally.answered == tally.offered).map(drop)
         };
@@ -136,8 +136,8 @@ impl<'a> Stage<'a> {
         let (target, forwarders) = self.target(OFF)?;
         let (mut load, mut call_s) = (FIRST_GUESS, 0.0);
         for turn in 0..GUESSES {
-            let rate = Rate { per_s: load as u32, ms: GUESS_S * 1_000 };
-            let callers = self.workers().calls(Callee::Answering, vec![rate], 4, turn as u64)?;
+            let rate = CallRate { per_s: load as u32, ms: GUESS_S * 1_000 };
+            let callers = self.workers().calls(Callee::Replying, vec![rate], 4, turn as u64)?;
             let (_, seconds) = self.watch(&target, &forwarders, &callers, Duration::from_secs((GUESS_S + 4).into()))?;
             // Calls end later than they begin: the first and the last seconds say too little.
             let steady = seconds.iter().filter(|second| (3.0..=f64::from(GUESS_S) + 0.5).contains(&second.at_s));

@@ -35,7 +35,7 @@ const BYES: f64 = 12.0;
 const BYES_END_S: u32 = 34;
 
 const fn steady(name: &'static str, about: &'static str, figures: [&'static str; 2], times: f64) -> Scene {
-    let (calls, callee) = (Calls::Steady(times), Callee::Answering);
+    let (calls, callee) = (Calls::Steady(times), Callee::Replying);
     Scene { name, about, figures, calls, byes: 0.0, callee, seconds: (40, 15), ends_s: 4 }
 }
 

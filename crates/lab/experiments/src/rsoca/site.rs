@@ -37,18 +37,18 @@ pub(super) const TRANSACTION_BYTES: f64 = 6_144.0;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Callee {
     /// Answers every call.
-    Answering,
+    Replying,
     /// Says nothing.
     Silent,
 }
 
 impl Callee {
-    pub(super) const ALL: [Self; 2] = [Self::Answering, Self::Silent];
+    pub(super) const ALL: [Self; 2] = [Self::Replying, Self::Silent];
 
     /// Its name as a service.
     pub(super) const fn name(self) -> &'static str {
         match self {
-            Self::Answering => "answering",
+            Self::Replying => "answering",
             Self::Silent => "silent",
         }
     }

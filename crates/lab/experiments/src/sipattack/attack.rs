@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use super::{Mutant, play::Scene};
+use super::{Mutant, play::Siege};
 use crate::sipflood::{
     play::FOREVER_S,
     site::{BOTNET, Exchange, FRONTENDS, INSIDER, REALM, at},
@@ -13,7 +13,7 @@ use crate::sipflood::{
 use sluicegate_site::{LabError, Process};
 use sluicegate_traffic::{
     attack::{ConnectionsSpec, Manner, SipFloodSpec, SipKind},
-    sipload::{CallersSpec, Rate},
+    sipload::{CallRate, CallersSpec},
     stream::Over,
 };
 
@@ -47,7 +47,7 @@ pub(super) fn to(over: Over) -> Vec<SocketAddr> {
     FRONTENDS.map(|address| at(address, over)).to_vec()
 }
 
-impl Scene<'_> {
+impl Siege<'_> {
     /// Begins all that lasts from the start to the end.
     pub(super) fn attack(&self) -> Result<Vec<Process>, LabError> {
         if self.options.mutant == Mutant::NoFlood {
@@ -117,7 +117,7 @@ impl Scene<'_> {
             realm: REALM.to_owned(),
             service: Exchange::Office.name().to_owned(),
             users: self.stolen.clone(),
-            rates: vec![Rate { per_s: CROWD_PER_S, ms }],
+            rates: vec![CallRate { per_s: CROWD_PER_S, ms }],
             hold_ms: Some(CROWD_HOLD_MS),
             calls_max: CROWD_CALLS_MAX,
             tick_ms: 1_000,

@@ -45,7 +45,7 @@ const LOOK: Duration = Duration::from_millis(500);
 /// How long the last calls may take to end, and attackers to tell what they did.
 const DRAIN_MAX: Duration = Duration::from_secs(15);
 
-pub(super) struct Scene<'a> {
+pub(super) struct Siege<'a> {
     pub(super) options: &'a AttackOptions,
     frontends: Vec<Node>,
     _gate: Node,
@@ -66,14 +66,14 @@ pub(super) struct Scene<'a> {
 /// If the lab cannot be built, or a process of it fails: the run then shows nothing.
 pub fn run(binary: &Binary, options: &AttackOptions, tell: &mut dyn FnMut(&str)) -> Result<Report, LabError> {
     tell("building the lab: 9 network namespaces, two front ends, a gate, three exchanges");
-    let mut scene = Scene::build(binary.clone(), options)?;
+    let mut scene = Siege::build(binary.clone(), options)?;
     let played = scene.play(tell)?;
     let mut report = Report::new(NAME);
     judge(&mut report, options, &played);
     Ok(report)
 }
 
-impl<'a> Scene<'a> {
+impl<'a> Siege<'a> {
     fn build(binary: Binary, options: &'a AttackOptions) -> Result<Self, LabError> {
         let lab = site::plan()?.build()?;
         let mut random = fastrand::Rng::with_seed(options.seed);

@@ -16,7 +16,7 @@ use sluicegate_site::{
 };
 use sluicegate_traffic::{
     attack::{SipFloodSpec, SipKind},
-    sipload::{Answering, CalleesSpec, CallersSpec, LoadSum, LoadTick, Rate},
+    sipload::{CallRate, CalleesSpec, CallersSpec, LoadSum, LoadTick, Replying},
     stream::Over,
 };
 
@@ -60,10 +60,10 @@ pub(crate) struct Stage {
 /// What is asked of a server.
 #[derive(Debug, Clone)]
 pub(crate) struct Load {
-    pub(crate) rates: Vec<Rate>,
+    pub(crate) rates: Vec<CallRate>,
     /// Of the times that are looked at, the first is that of which processor time is told.
     pub(crate) windows_ms: Vec<(u64, u64)>,
-    pub(crate) manner: Answering,
+    pub(crate) manner: Replying,
     pub(crate) hold_ms: Option<u32>,
     pub(crate) media: bool,
     /// Each call has a connection of its own, where there are any.
@@ -92,9 +92,9 @@ impl Load {
     pub(crate) fn constant(per_s: u32, settle_ms: u32, ms: u32) -> Self {
         let all = settle_ms + ms;
         Self {
-            rates: vec![Rate { per_s, ms: all }],
+            rates: vec![CallRate { per_s, ms: all }],
             windows_ms: vec![(settle_ms.into(), all.into())],
-            manner: Answering::Answers,
+            manner: Replying::Answers,
             hold_ms: Some(0),
             media: false,
             connect_each: false,

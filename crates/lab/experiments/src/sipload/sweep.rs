@@ -4,7 +4,7 @@ use std::{fs, path::PathBuf};
 
 use clap::{Args, ValueEnum};
 use sluicegate_site::{During as _, LabError, binary::Binary};
-use sluicegate_traffic::{sipload::Rate, stream::Over};
+use sluicegate_traffic::{sipload::CallRate, stream::Over};
 
 use super::{
     capacity::{Capacity, capacity},
@@ -158,7 +158,8 @@ fn points(
         let per_s = |share: f64| (capacity.per_s * share).max(1.0) as u32;
         let under_ms = times.settle + times.overload;
         let after_ms = if *load > 1.0 { times.after } else { 0 };
-        let rates = vec![Rate { per_s: per_s(*load), ms: under_ms }, Rate { per_s: per_s(AFTER), ms: after_ms }];
+        let rates =
+            vec![CallRate { per_s: per_s(*load), ms: under_ms }, CallRate { per_s: per_s(AFTER), ms: after_ms }];
         let rates = rates.into_iter().filter(|rate| rate.ms > 0).collect();
         // Until the last calls are over, or would not have been in time.
         let load_of = Load { rates, drain_ms: 1_000, ..Load::constant(1, times.settle, times.overload) };

@@ -30,7 +30,7 @@ const RINGING_MAX: usize = 1 << 20;
 /// What is done with an INVITE.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Answering {
+pub enum Replying {
     /// It is answered at once.
     #[default]
     Answers,
@@ -50,7 +50,7 @@ pub struct CalleesSpec {
     pub media: SocketAddr,
     /// What they do with an INVITE.
     #[serde(default)]
-    pub manner: Answering,
+    pub manner: Replying,
     /// How long to answer.
     pub seconds: u32,
 }
@@ -145,10 +145,10 @@ impl Callees<'_> {
             None => return,
         };
         self.counts[kind] += 1;
-        if code == 0 || (kind == 0 && self.spec.manner == Answering::Silent) {
+        if code == 0 || (kind == 0 && self.spec.manner == Replying::Silent) {
             return;
         }
-        if let (0, Answering::Rings(ms)) = (kind, self.spec.manner)
+        if let (0, Replying::Rings(ms)) = (kind, self.spec.manner)
             && self.waiting.len() - self.free.len() < RINGING_MAX
         {
             Response::to(message, 180)

@@ -39,7 +39,7 @@ const EVENTS: usize = 256;
 
 /// So many calls a second for so long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Rate {
+pub struct CallRate {
     /// Calls a second.
     pub per_s: u32,
     /// For how long.
@@ -70,7 +70,7 @@ pub struct CallersSpec {
     /// Names and passwords; calls take turns, or over connections lines do.
     pub users: Vec<(String, String)>,
     /// How many calls a second, one after the other.
-    pub rates: Vec<Rate>,
+    pub rates: Vec<CallRate>,
     /// From the 200 to the BYE; `null`: not before all has been begun.
     #[serde(default)]
     pub hold_ms: Option<u32>,

@@ -13,7 +13,7 @@ mod timers;
 mod write;
 
 pub(crate) use callees::callees;
-pub use callees::{Answering, CalleesSpec};
+pub use callees::{CalleesSpec, Replying};
 pub(crate) use callers::callers;
-pub use callers::{CallersSpec, Rate};
+pub use callers::{CallRate, CallersSpec};
 pub use counts::{LoadSum, LoadTick};

@@ -99,7 +99,7 @@ pub(super) fn judge(report: &mut Report, scheme: Scheme, point: &Point, is_short
     judge.note("setup_p50_ms", sum.setup_us.p50 as f64 / 1e3);
     judge.note("setup_p99_ms", sum.setup_us.p99 as f64 / 1e3);
     judge.note("cpu_us_per_completed_call", trial.cpu_s * 1e6 / sum.completed.max(1) as f64);
-    judge.note("busy_share", trial.cpu_s / trial.seconds);
+    judge.note("server_busy_share", trial.cpu_s / trial.seconds);
     judge.note("retransmissions_per_s", sum.retransmissions as f64 / trial.seconds);
     for (status, count) in &sum.refused {
         judge.note(&format!("refused_{status}_per_s"), *count as f64 / trial.seconds);

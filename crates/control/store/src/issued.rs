@@ -1,7 +1,7 @@
 //! What one frontend has of another: users, groups and services as records, and the file that brought them.
 
 use serde::{Deserialize, Serialize};
-use sluicegate_policy::{Group, Service, User};
+use sluicegate_policy::{Draft, Group, Service, User};
 use zeroize::Zeroizing;
 
 use crate::{
@@ -55,16 +55,16 @@ impl UserTable {
     ///
     /// # Errors
     /// If one cannot be read, is not what its key says, or stands where it may not.
-    pub fn read(&self) -> Result<(Vec<User>, Vec<Group>, Vec<Service>), DirectoryError> {
-        let (mut users, mut groups, mut services) = (Vec::new(), Vec::new(), Vec::new());
+    pub fn read(&self) -> Result<Draft, DirectoryError> {
+        let mut draft = Draft::default();
         let mut before = "";
         for (key, bytes) in &self.0 {
             let wrong = |detail| DirectoryError::Unreadable { key: key.chars().take(80).collect(), detail };
             let kind = KINDS.into_iter().find(|kind| key.starts_with(&kind.key("")));
             match kind.ok_or_else(|| wrong("it is none of a user, group or service"))? {
-                Kind::User => users.push(read::<User>(key, bytes)?),
-                Kind::Group => groups.push(read::<Group>(key, bytes)?),
-                _ => services.push(read::<Service>(key, bytes)?),
+                Kind::User => draft.users.push(read::<User>(key, bytes)?),
+                Kind::Group => draft.groups.push(read::<Group>(key, bytes)?),
+                _ => draft.services.push(read::<Service>(key, bytes)?),
             }
             if bytes.len() > VALUE_LEN_MAX {
                 return Err(wrong("it is longer than a record may be"));
@@ -74,7 +74,7 @@ impl UserTable {
             }
             before = key;
         }
-        Ok((users, groups, services))
+        Ok(draft)
     }
 }
 
@@ -173,7 +173,7 @@ mod tests {
         from.add(&Group { name: "staff".into(), description: String::new() }).unwrap();
         to.add_all(&[User::new("bob"), User::new("user-00001")]).unwrap();
         let table = from.table().unwrap();
-        assert_eq!((table.len(), table.read().unwrap().0.len()), (2_101, 2_100));
+        assert_eq!((table.len(), table.read().unwrap().users.len()), (2_101, 2_100));
         assert_eq!(to.taken().unwrap(), None);
         let file = vec![3; VALUE_LEN_MAX + 1];
         to.take(taken(5), &file, Some(&table)).unwrap();

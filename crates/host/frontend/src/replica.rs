@@ -91,10 +91,8 @@ impl Catalog {
 
     /// What a table changes, if it fits.
     fn changed_by(&self, table: &UserTable) -> Result<Edited, EditError> {
-        let (users, groups, services) = table.read()?;
         let before = self.draft()?;
-        let after =
-            self.with_configured(Draft { users, groups, services, rules: before.rules.clone(), ..Draft::default() });
+        let after = self.with_configured(Draft { rules: before.rules.clone(), ..table.read()? });
         let may: HashSet<&str> =
             after.users.iter().filter(|user| user.enabled).map(|user| user.name.as_str()).collect();
         let may_no_more = |old: &&User| old.enabled && !may.contains(old.name.as_str());

@@ -139,7 +139,7 @@ async fn serve(stream: TcpStream, peer: SocketAddr, connection: u64, shared: Arc
     drop(greeting);
     let greeted = match greeted {
         Ok(Caller::Gate(gate)) => Ok(*gate),
-        Ok(Caller::Frontend(sender)) => match take(sender, &shared).await {
+        Ok(Caller::Frontend(sender)) => match take(*sender, &shared).await {
             Ok(()) => return,
             Err(error) => Err(error.into()),
         },
@@ -197,7 +197,7 @@ async fn take(sender: Sender, shared: &Listener) -> std::io::Result<()> {
 enum Caller {
     Gate(Box<Greeted>),
     /// It has what the site has signed for this frontend.
-    Frontend(Sender),
+    Frontend(Box<Sender>),
 }
 
 /// A connection whose hello was right.
@@ -221,7 +221,7 @@ async fn greet(stream: TcpStream, peer_address: SocketAddr, shared: &Listener) -
         let tls = hello.into_stream(Arc::clone(&shared.sealed)).await?;
         let sender = Sender::greet(tls, &shared.control).await?;
         return sender
-            .map(Caller::Frontend)
+            .map(|sender| Caller::Frontend(Box::new(sender)))
             .ok_or_else(|| ConnectionError::Refused("nothing that is new here".to_owned()));
     }
     let tls = hello.into_stream(Arc::clone(&shared.tls)).await?;

@@ -5,25 +5,25 @@ use sluicegate_policy::{Draft, Group, Service, User};
 use zeroize::Zeroizing;
 
 use crate::{
-    Directory, DirectoryError, Kind, Record, VALUE_LEN_MAX,
-    directory::{PAGE_LEN, checked_key, decode, encode},
+    DirectoryError, Kind, Record, VALUE_LEN_MAX,
+    directory::{checked_key, decode},
 };
 
-const PREFIX: &str = "issued/";
-const TAKEN: &str = "issued/taken";
-const PART_PREFIX: &str = "issued/part/";
+pub(crate) const PREFIX: &str = "issued/";
+pub(crate) const TAKEN: &str = "issued/taken";
+pub(crate) const PART_PREFIX: &str = "issued/part/";
 /// Longest file, in bytes.
 pub const ISSUED_BYTES_MAX: usize = 24 << 20;
 /// What a table is made of, in this order.
-const KINDS: [Kind; 3] = [Kind::User, Kind::Group, Kind::Service];
+pub(crate) const KINDS: [Kind; 3] = [Kind::User, Kind::Group, Kind::Service];
 
 /// Records of users, groups and services by their keys, as one frontend stores them and another is to.
 #[derive(Clone, Default, Serialize, Deserialize)]
-pub struct UserTable(Vec<(String, Zeroizing<Vec<u8>>)>);
+pub struct UserTable(pub(crate) Vec<(String, Zeroizing<Vec<u8>>)>);
 
 /// The last file that was taken.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Taken {
+pub struct TakenFile {
     /// Its number.
     pub number: u64,
     /// When that was, in Unix seconds.
@@ -86,80 +86,19 @@ fn read<R: Record>(key: &str, bytes: &[u8]) -> Result<R, DirectoryError> {
     Err(DirectoryError::Unreadable { key: key.to_owned(), detail: "it is another's" })
 }
 
-impl Directory {
-    /// Users, groups and services as they are stored.
-    ///
-    /// # Errors
-    /// If the store fails.
-    pub fn table(&self) -> Result<UserTable, DirectoryError> {
-        let mut all = Vec::new();
-        for prefix in KINDS.map(|kind| kind.key("")) {
-            let mut after = String::new();
-            loop {
-                let page = self.store().range(&prefix, &after, PAGE_LEN)?;
-                let is_last = page.len() < PAGE_LEN;
-                if let Some(last) = page.last() {
-                    after.clone_from(&last.key);
-                }
-                all.extend(page.into_iter().map(|entry| (entry.key, entry.value)));
-                if is_last {
-                    break;
-                }
-            }
-        }
-        Ok(UserTable(all))
-    }
-
-    /// Has what a file brought from now on, all of it or nothing: its `table` in the place of the users, groups and services
-    /// that there were, if it has one. `file` is kept for [`Directory::taken_file`].
-    ///
-    /// # Errors
-    /// If the store fails or has no room.
-    pub fn take(&self, taken: Taken, file: &[u8], table: Option<&UserTable>) -> Result<(), DirectoryError> {
-        let mut prefixes = vec![PREFIX.to_owned()];
-        let mut entries: Vec<(String, &[u8])> = Vec::new();
-        if let Some(UserTable(records)) = table {
-            prefixes.extend(KINDS.map(|kind| kind.key("")));
-            entries.extend(records.iter().map(|(key, value)| (key.clone(), value.as_slice())));
-        }
-        let parts = file.chunks(VALUE_LEN_MAX).zip(0_u32..);
-        entries.extend(parts.map(|(part, number)| (format!("{PART_PREFIX}{number:08x}"), part)));
-        let record = encode(&taken);
-        entries.push((TAKEN.to_owned(), &record));
-        Ok(self.store().replace(&prefixes, &entries).map(drop)?)
-    }
-
-    /// The last file that was taken, if there was any.
-    ///
-    /// # Errors
-    /// If the store fails or what it says of it cannot be read.
-    pub fn taken(&self) -> Result<Option<Taken>, DirectoryError> {
-        self.store().get(TAKEN)?.map(|entry| decode(TAKEN, &entry.value)).transpose()
-    }
-
-    /// The file itself; empty if there was none.
-    ///
-    /// # Errors
-    /// If the store fails.
-    pub fn taken_file(&self) -> Result<Vec<u8>, DirectoryError> {
-        let parts = self.store().range(PART_PREFIX, "", ISSUED_BYTES_MAX / VALUE_LEN_MAX + 1)?;
-        Ok(parts.iter().flat_map(|part| part.value.iter().copied()).collect())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::{Store, StoreError};
+    use crate::{Directory, Store, StoreError, directory::encode};
 
     fn directory(dir: &tempfile::TempDir, name: &str, entries_max: u64) -> Directory {
         Directory::new(Arc::new(Store::open(&dir.path().join(name), entries_max).unwrap()))
     }
 
-    fn taken(number: u64) -> Taken {
-        Taken { number, at: 7, has_users: true }
+    fn taken(number: u64) -> TakenFile {
+        TakenFile { number, at: 7, has_users: true }
     }
 
     #[test]

@@ -8,8 +8,9 @@ use sluicegate_feed::Selector;
 use sluicegate_wire::UnixTime;
 
 use crate::{
-    Directory, DirectoryError, OPS_MAX, Txn,
-    directory::{decode, encode},
+    Directory, DirectoryError, ISSUED_BYTES_MAX, OPS_MAX, TakenFile, Txn, UserTable, VALUE_LEN_MAX,
+    directory::{PAGE_LEN, decode, encode},
+    issued::{KINDS, PART_PREFIX, PREFIX, TAKEN},
 };
 
 const REGISTRATION_PREFIX: &str = "registration/";
@@ -107,6 +108,65 @@ impl Directory {
             }
         }
         Ok(live)
+    }
+
+    /// Users, groups and services as they are stored.
+    ///
+    /// # Errors
+    /// If the store fails.
+    pub fn table(&self) -> Result<UserTable, DirectoryError> {
+        let mut all = Vec::new();
+        for prefix in KINDS.map(|kind| kind.key("")) {
+            let mut after = String::new();
+            loop {
+                let page = self.store().range(&prefix, &after, PAGE_LEN)?;
+                let is_last = page.len() < PAGE_LEN;
+                if let Some(last) = page.last() {
+                    after.clone_from(&last.key);
+                }
+                all.extend(page.into_iter().map(|entry| (entry.key, entry.value)));
+                if is_last {
+                    break;
+                }
+            }
+        }
+        Ok(UserTable(all))
+    }
+
+    /// Has what a file brought from now on, all of it or nothing: its `table` in the place of the users, groups and services
+    /// that there were, if it has one. `file` is kept for [`Directory::taken_file`].
+    ///
+    /// # Errors
+    /// If the store fails or has no room.
+    pub fn take(&self, taken: TakenFile, file: &[u8], table: Option<&UserTable>) -> Result<(), DirectoryError> {
+        let mut prefixes = vec![PREFIX.to_owned()];
+        let mut entries: Vec<(String, &[u8])> = Vec::new();
+        if let Some(UserTable(records)) = table {
+            prefixes.extend(KINDS.map(|kind| kind.key("")));
+            entries.extend(records.iter().map(|(key, value)| (key.clone(), value.as_slice())));
+        }
+        let parts = file.chunks(VALUE_LEN_MAX).zip(0_u32..);
+        entries.extend(parts.map(|(part, number)| (format!("{PART_PREFIX}{number:08x}"), part)));
+        let record = encode(&taken);
+        entries.push((TAKEN.to_owned(), &record));
+        Ok(self.store().replace(&prefixes, &entries).map(drop)?)
+    }
+
+    /// The last file that was taken, if there was any.
+    ///
+    /// # Errors
+    /// If the store fails or what it says of it cannot be read.
+    pub fn taken(&self) -> Result<Option<TakenFile>, DirectoryError> {
+        self.store().get(TAKEN)?.map(|entry| decode(TAKEN, &entry.value)).transpose()
+    }
+
+    /// The file itself; empty if there was none.
+    ///
+    /// # Errors
+    /// If the store fails.
+    pub fn taken_file(&self) -> Result<Vec<u8>, DirectoryError> {
+        let parts = self.store().range(PART_PREFIX, "", ISSUED_BYTES_MAX / VALUE_LEN_MAX + 1)?;
+        Ok(parts.iter().flat_map(|part| part.value.iter().copied()).collect())
     }
 }
 

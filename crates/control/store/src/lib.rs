@@ -16,6 +16,6 @@ mod store;
 pub use contacts::{CONTACT_RECORDS_MAX, ContactLog, KeptContact, KeptUser, KeptUsers};
 pub use directory::{Directory, DirectoryError, Kind, Record};
 pub use gate::{Gate, JOIN_LIFETIME_S, JOINS_MAX, JoinError};
-pub use issued::{ISSUED_BYTES_MAX, Taken, UserTable};
+pub use issued::{ISSUED_BYTES_MAX, TakenFile, UserTable};
 pub use kept::{KEPT_REVOKES_MAX, KeptRevoke, Registration};
 pub use store::{ENTRIES_MAX, Entry, Expect, KEY_LEN_MAX, OPS_MAX, Revision, Store, StoreError, Txn, VALUE_LEN_MAX};

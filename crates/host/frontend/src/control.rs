@@ -17,7 +17,7 @@ use sluicegate_feed::{JoinSecret, JoinToken, Selected, Selector};
 use sluicegate_grant::{DataMode, IssuerPublic};
 use sluicegate_policy::{Policy, PortRange, Request, decide};
 use sluicegate_signin::{ReplicaKey, SitePublic};
-use sluicegate_store::{Gate, JoinError, Taken, audit::Audit};
+use sluicegate_store::{Gate, JoinError, TakenFile, audit::Audit};
 use sluicegate_telemetry::{Family, Metric};
 use sluicegate_wire::UnixTime;
 use tokio::sync::mpsc::{self, error::TrySendError};
@@ -187,7 +187,7 @@ impl Control {
     }
 
     /// What is known of another frontend's users, if they are had from there.
-    fn users_taken(&self) -> Option<Taken> {
+    fn users_taken(&self) -> Option<TakenFile> {
         let catalog = &self.inner.catalog;
         let taken = catalog.holder().is_elsewhere().then(|| catalog.taken().ok()).flatten();
         taken.filter(|taken| taken.has_users)

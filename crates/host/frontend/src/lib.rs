@@ -33,7 +33,7 @@ pub use config::{Config, ConfigError, GATES_MAX, GateSite, LISTEN_MAX, Listen, R
 pub use control::{Control, ControlError};
 pub use daemon::{BACKUP_FILES, Frontend, Opened, StartError, run};
 pub use holder::{
-    BACKUP_FILES as KEYHOLDER_BACKUP_FILES, HolderError, KeyHolder, Sealed, Vault, VaultError,
+    BACKUP_FILES as KEYHOLDER_BACKUP_FILES, HolderError, IssuedFile, KeyHolder, Vault, VaultError,
     directory as keyholder_directory,
 };
 pub use overload::{Adapted, EngineeredFor, OverloadControl};

@@ -7,7 +7,7 @@ use sluicegate_feed::{REVOKE_KEPT_S, Selected, Selector};
 use sluicegate_policy::{Draft, Policy, User};
 use sluicegate_proxy::AgentKeys;
 use sluicegate_signin::{ReplicaKey, SitePublic, key_text};
-use sluicegate_store::{KeptRevoke, Taken, UserTable};
+use sluicegate_store::{KeptRevoke, TakenFile, UserTable};
 use sluicegate_wire::UnixTime;
 
 use crate::{
@@ -23,7 +23,7 @@ impl Catalog {
     }
 
     /// The last file of a key holder elsewhere; none: number 0.
-    pub(crate) fn taken(&self) -> Result<Taken, EditError> {
+    pub(crate) fn taken(&self) -> Result<TakenFile, EditError> {
         Ok(self.directory().taken()?.unwrap_or_default())
     }
 
@@ -78,7 +78,7 @@ impl Catalog {
             return Err(HolderError::Older.into());
         }
         let edited = loaded.table.as_ref().map_or_else(|| Ok(Edited::default()), |table| self.changed_by(table))?;
-        let taken = Taken { number: loaded.number, at: now.0, has_users: loaded.table.is_some() };
+        let taken = TakenFile { number: loaded.number, at: now.0, has_users: loaded.table.is_some() };
         self.directory().take(taken, file, loaded.table.as_ref())?;
         Ok((loaded, edited))
     }
@@ -113,7 +113,7 @@ pub(crate) fn kept_revoke(now: UnixTime, mut selector: Selector) -> KeptRevoke {
 const SILENT_S: u64 = 1_800;
 
 /// What is wrong with what a replica knows.
-pub(crate) fn stale(taken: Taken, now: UnixTime) -> Option<String> {
+pub(crate) fn stale(taken: TakenFile, now: UnixTime) -> Option<String> {
     let silent_s = now.0.saturating_sub(taken.at);
     (taken.has_users && silent_s >= SILENT_S).then(|| {
         format!(
@@ -130,10 +130,10 @@ mod tests {
 
     #[test]
     fn a_replica_that_hears_nothing_for_half_an_hour_says_so() {
-        let taken = Taken { number: 1, at: 1_000, has_users: true };
+        let taken = TakenFile { number: 1, at: 1_000, has_users: true };
         assert_eq!(stale(taken, UnixTime(1_000 + SILENT_S - 1)), None);
         let alarm = stale(taken, UnixTime(1_000 + SILENT_S)).unwrap();
         assert!(alarm.contains("for 30 minutes"), "{alarm}");
-        assert_eq!(stale(Taken { has_users: false, ..taken }, UnixTime(90_000)), None, "its users are its own");
+        assert_eq!(stale(TakenFile { has_users: false, ..taken }, UnixTime(90_000)), None, "its users are its own");
     }
 }

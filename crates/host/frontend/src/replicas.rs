@@ -25,7 +25,7 @@ use crate::{
     catalog::{Catalog, EditError},
     config::ReplicaSite,
     control::{Control, ControlError},
-    holder::Sealed,
+    holder::IssuedFile,
 };
 
 /// How long all of one sending may take.
@@ -68,7 +68,7 @@ enum SendError {
 
 impl Catalog {
     /// What this replica gets now: its agents' keys, and all users, groups and stored services.
-    pub(crate) fn issue(&self, now: UnixTime, replica: [u8; 32]) -> Result<Sealed, EditError> {
+    pub(crate) fn issue(&self, now: UnixTime, replica: [u8; 32]) -> Result<IssuedFile, EditError> {
         Ok(self.holder().issue(now, replica, self.directory().table()?)?)
     }
 }
@@ -170,7 +170,7 @@ async fn send_now(
 }
 
 /// The length, 4 bytes, and the file; the answer is 0 and what only its owner can say of it, or 1 and why not.
-async fn send(feed: SocketAddr, tls: &Arc<ClientConfig>, issued: &Sealed) -> Result<(), SendError> {
+async fn send(feed: SocketAddr, tls: &Arc<ClientConfig>, issued: &IssuedFile) -> Result<(), SendError> {
     let stream = connect(feed).await?;
     let name = ServerName::try_from(SERVER_NAME).map_err(|error| SendError::Tls(error.to_string()))?;
     let mut stream: TlsStream<TcpStream> = TlsConnector::from(Arc::clone(tls)).connect(name, stream).await?;
@@ -210,12 +210,12 @@ impl Control {
     ///
     /// # Errors
     /// If there is no such replica, or the key holder or the store do not do their part.
-    pub fn keys_issue(&self, replica: &str) -> Result<Sealed, ControlError> {
+    pub fn keys_issue(&self, replica: &str) -> Result<IssuedFile, ControlError> {
         let key = self.inner.replicas.key_of(replica).ok_or_else(|| ControlError::NoReplica(replica.to_owned()))?;
         Ok(self.inner.catalog.issue(self.inner.clock.unix(), key)?)
     }
 
-    fn issue_at(&self, index: usize) -> Result<Sealed, ControlError> {
+    fn issue_at(&self, index: usize) -> Result<IssuedFile, ControlError> {
         let site = self.inner.replicas.sites.get(index).ok_or(ControlError::Busy)?;
         Ok(self.inner.catalog.issue(self.inner.clock.unix(), site.key)?)
     }

@@ -41,14 +41,14 @@ impl Issued {
         &self,
         (site, head): (&SitePublic, &SealedHead<'_>),
         sign: impl FnOnce(&[u8; 32]) -> Result<[u8; 64], E>,
-    ) -> Result<Sealed, E> {
+    ) -> Result<IssuedFile, E> {
         // Room from the start: growing would leave copies behind. A name has 64 bytes at most, and a record rarely more.
         let users: usize = self.epochs.iter().map(|(_, users)| users.len()).sum();
         let records = self.table.as_ref().map_or(0, UserTable::bytes);
         let content = postcard::to_extend(self, Vec::with_capacity(1_024 + users * 100 + records));
         let content = Zeroizing::new(content.map_err(|_| SealError::Malformed)?);
         let text = seal(random()?, (site, head), &content, sign)?;
-        Ok(Sealed { number: head.number, receipt: self.receipt, text })
+        Ok(IssuedFile { number: head.number, receipt: self.receipt, text })
     }
 }
 
@@ -60,7 +60,7 @@ fn random<const N: usize>() -> Result<[u8; N], KeyError> {
 
 /// A file for one frontend.
 #[derive(Debug, Clone)]
-pub struct Sealed {
+pub struct IssuedFile {
     /// Its number: of a later one it is higher.
     pub(crate) number: u64,
     /// What nobody can say who has not opened it.

@@ -27,8 +27,8 @@ use sluicegate_wire::UnixTime;
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
 use issued::Issued;
+pub use issued::IssuedFile;
 pub(crate) use issued::Loaded;
-pub use issued::Sealed;
 pub use vault::{BACKUP_FILES, Vault, VaultError};
 
 use sluicegate_proxy::{AgentKeys, EpochUsers};
@@ -204,7 +204,7 @@ impl Holder {
     }
 
     /// What the frontend with the key `replica`, on another host, gets now: its keys, and `table`.
-    pub(crate) fn issue(&self, now: UnixTime, replica: [u8; 32], table: UserTable) -> Result<Sealed, HolderError> {
+    pub(crate) fn issue(&self, now: UnixTime, replica: [u8; 32], table: UserTable) -> Result<IssuedFile, HolderError> {
         let Response::Number(number) = self.ask(&Request::Number)? else { return Err(unexpected()) };
         let (certificate, epochs) = self.given(now, replica)?;
         let users = |users: &EpochUsers| {

@@ -12,7 +12,7 @@ use zeroize::Zeroizing;
 
 use super::{
     PAGE_LEN, Request, Response,
-    issued::{Issued, Sealed, Users},
+    issued::{Issued, IssuedFile, Users},
     read_frame, write_frame,
 };
 use crate::clock::Clock;
@@ -134,7 +134,7 @@ impl Vault {
     ///
     /// # Errors
     /// If the store cannot be read or written, or there are no random bytes.
-    pub fn issue(&self, now: UnixTime, replica: &[u8; 32]) -> Result<Sealed, VaultError> {
+    pub fn issue(&self, now: UnixTime, replica: &[u8; 32]) -> Result<IssuedFile, VaultError> {
         let mut epochs = Vec::new();
         for epoch in AgentKeys::wanted(now) {
             epochs.push((epoch.0, self.all(replica, epoch)?));

@@ -173,7 +173,7 @@ fn ours(
     };
     // All that bounds a single user, source or network is out of the way: there are few of each here.
     let more = format!(
-        "shards = {workers}\nfeed = \"{FEED}\"\nrelay_rate = \"1Gbit\"\nunproved_answers_per_s = 1000000\n\
+        "shards = {workers}\nrelay_rate = \"1Gbit\"\nunproved_answers_per_s = 1000000\n\
          grants_max = {TABLE}\nper_user = {{ grants_max = {TABLE}, ports_max = {TABLE}, flows_max = {TABLE} }}\n\
          overload = {{ {overload} }}\n\
          tables = {{ transactions_max = {TABLE}, transactions_per_user_max = {TABLE}, exchanges_per_user_max = {TABLE}, \
@@ -186,9 +186,16 @@ fn ours(
     let file = file.with(&format!("[frontend]\nlisten = [{listen}]\n[audit]\nenabled = false\n"));
     let service = "kind = \"sip\"\nports = [\"udp/10000-65000\"]\nallow = [\"group:phones\"]\n";
     let file = file.service(SERVICE, CALLEES, service);
+    // A front end refuses calls to what no gate reaches. The gate is on its own host, unless it is to open media.
+    let (verb, file) = if wanted.grants {
+        ("frontend", file.with(&format!("[frontend]\nfeed = \"{FEED}\"\n")))
+    } else {
+        let more = format!("address = \"{SERVER}\"\nlocal = [\"udp/5060\", \"tcp/5060\", \"tcp/{TLS_PORT}\"]\n");
+        ("up", file.gate(("left", "right"), "auto", &more))
+    };
     let is_new = !file.state(&binary.directory).exists();
-    let node = Node::start(binary, lab, "server", "frontend", &file)?;
-    node.answers()?;
+    let node = Node::start(binary, lab, "server", verb, &file)?;
+    node.ready()?;
     if is_new {
         // Telephones need no key for agents, and making one takes a quarter of a second.
         node.add_users("phones", users(password), &["--no-agent"])?;

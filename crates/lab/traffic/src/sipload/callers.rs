@@ -214,7 +214,7 @@ impl<'s> Load<'s> {
                     counts.not_begun += more;
                     missed += more;
                 }
-                (0..due).for_each(|_| self.begin());
+                (0..due).for_each(|_| self.begin(now));
                 self.turn()?;
             }
             context.print(&json!({ "event": "rate", "place": place }));
@@ -230,8 +230,7 @@ impl<'s> Load<'s> {
         Ok(())
     }
 
-    fn begin(&mut self) {
-        let now = self.now();
+    fn begin(&mut self, now: u64) {
         let Some(slot) = self.calls.next_slot() else {
             self.calls.counts.at(now).not_begun += 1;
             return;
@@ -264,7 +263,7 @@ impl<'s> Load<'s> {
         let now = self.now();
         while let Some(next) = self.calls.due(now) {
             let Next::Of(place, later) = next else {
-                self.begin();
+                self.begin(now);
                 continue;
             };
             let Some(Some(line)) = self.lines.get_mut(place as usize) else { continue };

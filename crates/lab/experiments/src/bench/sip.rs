@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, thread, time::Duration};
 use super::{Median, Options, RUNS, Row, Run, Summary, busy_before, no_row};
 use crate::{
     family,
-    sipload::{Does, Load, REFUSE, Scheme, Stage, Trial, Wanted, capacity},
+    sipload::{Does, Load, REFUSE, Rig, Scheme, Trial, Wanted, capacity},
 };
 use sluicegate_site::{LabError, binary::Binary};
 use sluicegate_traffic::{
@@ -100,7 +100,7 @@ const FIGURES: [Figure; 9] = [
 const TWO: (&str, &str) = ("two_workers", "calls/s");
 
 struct Bench<'t> {
-    stage: Stage,
+    rig: Rig,
     is_short: bool,
     /// Capacities that were found before, by figure and server.
     found: BTreeMap<(&'static str, Scheme), f64>,
@@ -139,11 +139,11 @@ pub fn sip(
         let binary = Binary { directory, ..binary.clone() };
         std::fs::create_dir_all(&binary.directory)
             .map_err(|source| LabError::Kernel { what: "making a directory".to_owned(), source })?;
-        let stage = Stage::build(&binary, 1, has_gate)?;
-        let mut bench = Bench { stage, is_short: options.short, found: BTreeMap::new(), tell: say };
+        let rig = Rig::build(&binary, 1, has_gate)?;
+        let mut bench = Bench { rig, is_short: options.short, found: BTreeMap::new(), tell: say };
         if !has_gate {
             let load = |per_s| bench.constant(per_s);
-            let most = capacity(|load| bench.stage.reflected(load), load, None, &mut |_| ())?.per_s;
+            let most = capacity(|load| bench.rig.reflected(load), load, None, &mut |_| ())?.per_s;
             run.row("generator_ceiling", "calls/s", Median::given(most), None, None);
         }
         for figure in figures {
@@ -182,7 +182,7 @@ impl Bench<'_> {
     }
 
     fn wanted(&self, scheme: Scheme, does: Does) -> Wanted {
-        let cpus = self.stage.cpus[0].clone();
+        let cpus = self.rig.cpus[0].clone();
         Wanted { scheme, does, over: Over::Udp, overload: "off", grants: false, workers: 1, cpus }
     }
 
@@ -201,9 +201,9 @@ impl Bench<'_> {
         let (media, scheme, (settle_ms, ms)) = (wanted.grants, wanted.scheme, self.times());
         let load = |per_s| Load { media, ..Load::constant(per_s, settle_ms, ms) };
         let near = self.found.get(&(name, scheme)).copied();
-        let found = capacity(|load| self.stage.trial(&wanted, load), load, near, self.tell)?;
+        let found = capacity(|load| self.rig.trial(&wanted, load), load, near, self.tell)?;
         self.found.insert((name, scheme), found.per_s);
-        let half = self.stage.trial(&wanted, &load((found.per_s / 2.0) as u32))?;
+        let half = self.rig.trial(&wanted, &load((found.per_s / 2.0) as u32))?;
         let setup = half.first().setup_us;
         Ok(vec![found.per_s, each(&found.trial), each(&half), setup.p50 as f64, setup.p99 as f64])
     }
@@ -213,7 +213,7 @@ impl Bench<'_> {
         let (settle_ms, ms) = self.times();
         let load = |per_s| Load::constant(per_s, settle_ms, ms);
         let near = self.found.get(&("two", scheme)).copied();
-        let found = capacity(|load| self.stage.trial(&wanted, load), load, near, self.tell)?;
+        let found = capacity(|load| self.rig.trial(&wanted, load), load, near, self.tell)?;
         self.found.insert(("two", scheme), found.per_s);
         Ok(vec![found.per_s])
     }
@@ -221,18 +221,18 @@ impl Bench<'_> {
     /// Processor time of a refusal: an INVITE, its answer, and the ACK to that.
     fn refused(&mut self, wanted: Wanted) -> Result<Vec<f64>, LabError> {
         let load = Load { has_password: false, ..self.constant(REFUSED_PER_S) };
-        let trial = self.stage.trial(&wanted, &load)?;
+        let trial = self.rig.trial(&wanted, &load)?;
         let refused: u64 = trial.first().refused.values().sum();
         self.say(&trial);
         Ok(vec![trial.cpu_s * 1e6 / refused.max(1) as f64])
     }
 
     fn dropped(&mut self, wanted: &Wanted) -> Result<Vec<f64>, LabError> {
-        let server = self.stage.start(wanted)?;
-        let mut flood = self.stage.flood(SipKind::Ack, BAD_PER_S)?;
+        let server = self.rig.start(wanted)?;
+        let mut flood = self.rig.flood(SipKind::Ack, BAD_PER_S)?;
         thread::sleep(Duration::from_millis(500));
         let time = Duration::from_millis(if self.is_short { 1_000 } else { 3_000 });
-        let received = || self.stage.lab.counters("server", "left").map(|counters| counters.rx_packets);
+        let received = || self.rig.lab.counters("server", "left").map(|counters| counters.rx_packets);
         let (cpu, came) = (family::cpu(server.pid())?, received()?);
         thread::sleep(time);
         let (cpu, came) = (family::cpu(server.pid())?.saturating_sub(cpu), received()?.saturating_sub(came));
@@ -244,7 +244,7 @@ impl Bench<'_> {
     fn memory(&mut self, scheme: Scheme) -> Result<Vec<f64>, LabError> {
         let ms = if self.is_short { 1_500 } else { 4_000 };
         let load = Load { manner: Replying::Silent, ..Load::constant(SILENT_PER_S, 0, ms) };
-        let trial = self.stage.trial(&self.wanted(scheme, Does::AsksFirst), &load)?;
+        let trial = self.rig.trial(&self.wanted(scheme, Does::AsksFirst), &load)?;
         let [before, after] = trial.memory_kb;
         let first = trial.first();
         let open = first.challenged.max(1);
@@ -254,9 +254,9 @@ impl Bench<'_> {
     /// Good calls among INVITEs of strangers.
     fn flooded(&mut self, scheme: Scheme) -> Result<Vec<f64>, LabError> {
         let wanted = Wanted { overload: "adaptive", ..self.wanted(scheme, Does::AsksFirst) };
-        let server = self.stage.start(&wanted)?;
-        let flood = self.stage.flood(SipKind::Invite, BAD_PER_S)?;
-        let trial = self.stage.load(Some(&server), Over::Udp, &self.constant(GOOD_PER_S))?;
+        let server = self.rig.start(&wanted)?;
+        let flood = self.rig.flood(SipKind::Invite, BAD_PER_S)?;
+        let trial = self.rig.load(Some(&server), Over::Udp, &self.constant(GOOD_PER_S))?;
         drop(flood);
         self.say(&trial);
         Ok(vec![trial.cpu_s / trial.seconds, trial.goodput(), trial.first().setup_us.p99 as f64])
@@ -271,7 +271,7 @@ impl Bench<'_> {
             rates: vec![CallRate { per_s: OPEN_PER_S, ms: hold_ms + ms }],
             ..Load::constant(OPEN_PER_S, hold_ms, ms)
         };
-        let trial = self.stage.trial(&self.wanted(scheme, Does::AsksFirst), &load)?;
+        let trial = self.rig.trial(&self.wanted(scheme, Does::AsksFirst), &load)?;
         self.say(&trial);
         Ok(vec![each(&trial)])
     }

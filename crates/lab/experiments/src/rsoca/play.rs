@@ -49,7 +49,7 @@ pub(super) struct Played {
     pub(super) taken: Taken,
 }
 
-struct Stage<'a> {
+struct Rig<'a> {
     options: &'a RsocaOptions,
     certificates: Certificates,
     _callees: Vec<Process>,
@@ -75,7 +75,7 @@ pub fn run(
         return Err(LabError::Plan(format!("no scenario is called so; there are {}", names.join(", "))));
     }
     tell("building the lab: 8 network namespaces, a target, a gate, callees");
-    let stage = Stage::build(binary, options)?;
+    let stage = Rig::build(binary, options)?;
     tell("measuring what the target can do");
     let capacity = stage.measure()?;
     tell(&format!(
@@ -94,7 +94,7 @@ pub fn run(
     Ok((report, pictures))
 }
 
-impl<'a> Stage<'a> {
+impl<'a> Rig<'a> {
     fn build(binary: &'a Binary, options: &'a RsocaOptions) -> Result<Self, LabError> {
         let lab = site::plan()?.build()?;
         let certificates = Certificates::make(&binary.directory)?;

@@ -2,7 +2,7 @@
 
 use sluicegate_site::LabError;
 
-use super::stage::{Load, Trial};
+use super::rig::{Load, Trial};
 
 /// Where the search begins, and how it goes on while all is served; and the same where the answer is nearly known.
 const FIRST: f64 = 1_500.0;

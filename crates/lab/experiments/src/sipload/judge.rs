@@ -2,8 +2,8 @@
 
 use super::{
     capacity::Capacity,
+    rig::{TICK_MS, Trial},
     server::Scheme,
-    stage::{TICK_MS, Trial},
 };
 use crate::report::rows::Report;
 

@@ -3,12 +3,12 @@
 mod capacity;
 mod judge;
 mod picture;
+mod rig;
 mod server;
-mod stage;
 mod sweep;
 
 pub use sweep::{Mutant, SweepOptions, run};
 
 pub(crate) use capacity::capacity;
+pub(crate) use rig::{Load, Rig, Trial};
 pub(crate) use server::{Does, REFUSE, Scheme, Wanted};
-pub(crate) use stage::{Load, Stage, Trial};

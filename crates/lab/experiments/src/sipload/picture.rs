@@ -71,7 +71,7 @@ fn draw_into(curves: &[Curve], transport: &str, svg: &mut String) -> Result<(), 
 #[cfg(test)]
 mod tests {
     use super::{
-        super::{judge::Point, server::Scheme, stage::Trial},
+        super::{judge::Point, rig::Trial, server::Scheme},
         *,
     };
 

@@ -11,7 +11,7 @@ use sluicegate_site::{
 };
 use sluicegate_traffic::stream::Over;
 
-use super::stage::{CALLEES, GATE, REALM, SERVER, SERVICE};
+use super::rig::{CALLEES, GATE, REALM, SERVER, SERVICE};
 use crate::{certificate::Certificate, family};
 
 /// Users who call.

@@ -10,8 +10,8 @@ use super::{
     capacity::{Capacity, capacity},
     judge::{Point, judge, note_capacity},
     picture,
+    rig::{Load, Rig, Trial},
     server::{Does, Scheme, Wanted},
-    stage::{Load, Stage, Trial},
 };
 use crate::report::rows::Report;
 
@@ -79,7 +79,7 @@ pub(super) struct Curve {
 /// # Errors
 /// If the lab cannot be built, or a server does not start: the run then shows nothing.
 pub fn run(binary: &Binary, options: &SweepOptions, tell: &mut dyn FnMut(&str)) -> Result<Report, LabError> {
-    let stage = Stage::build(binary, options.seed, false)?;
+    let rig = Rig::build(binary, options.seed, false)?;
     let times = if options.short {
         Times { settle: 500, capacity: 1_500, overload: 3_000, after: 3_000 }
     } else {
@@ -88,14 +88,14 @@ pub fn run(binary: &Binary, options: &SweepOptions, tell: &mut dyn FnMut(&str)) 
     let mut report = Report::new(NAME);
     tell("the generator's own limit: callers and callees with nothing between them");
     let direct = |per_s| Load::constant(per_s, times.settle, times.capacity);
-    let ceiling = capacity(|load| stage.reflected(load), direct, None, tell)?.per_s;
+    let ceiling = capacity(|load| rig.reflected(load), direct, None, tell)?.per_s;
     report.of(("generator", "none")).note("ceiling_calls_per_s", ceiling);
     let mut curves = Vec::new();
     for scheme in schemes(options) {
-        let wanted = wanted(options, &stage, scheme);
+        let wanted = wanted(options, &rig, scheme);
         tell(&format!("{}: its capacity", scheme.name()));
         let load = |per_s| each(options, Load::constant(per_s, times.settle, times.capacity));
-        let capacity = match capacity(|load| stage.trial(&wanted, load), load, None, tell) {
+        let capacity = match capacity(|load| rig.trial(&wanted, load), load, None, tell) {
             Ok(capacity) => capacity,
             // A peer that is not there is said to be missing; ours has to be there.
             Err(error) if !scheme.is_ours() => {
@@ -105,7 +105,7 @@ pub fn run(binary: &Binary, options: &SweepOptions, tell: &mut dyn FnMut(&str)) 
             Err(error) => return Err(error),
         };
         note_capacity(&mut report, scheme, &capacity, ceiling);
-        let points = points(&stage, &wanted, &capacity, (options, &times), tell)?;
+        let points = points(&rig, &wanted, &capacity, (options, &times), tell)?;
         points.iter().for_each(|point| judge(&mut report, scheme, point, options.short));
         curves.push(Curve { scheme, points });
     }
@@ -128,7 +128,7 @@ fn schemes(options: &SweepOptions) -> Vec<Scheme> {
     }
 }
 
-fn wanted(options: &SweepOptions, stage: &Stage, scheme: Scheme) -> Wanted {
+fn wanted(options: &SweepOptions, rig: &Rig, scheme: Scheme) -> Wanted {
     Wanted {
         scheme,
         does: if options.digest { Does::AsksFirst } else { Does::Relays },
@@ -136,7 +136,7 @@ fn wanted(options: &SweepOptions, stage: &Stage, scheme: Scheme) -> Wanted {
         overload: if options.mutant == Mutant::Off { "off" } else { "adaptive" },
         grants: false,
         workers: 1,
-        cpus: stage.cpus[0].clone(),
+        cpus: rig.cpus[0].clone(),
     }
 }
 
@@ -146,7 +146,7 @@ fn each(options: &SweepOptions, load: Load) -> Load {
 
 /// Offers each load in turn to a fresh server, and after an overload a load that it can bear.
 fn points(
-    stage: &Stage,
+    rig: &Rig,
     wanted: &Wanted,
     capacity: &Capacity,
     (options, times): (&SweepOptions, &Times),
@@ -163,7 +163,7 @@ fn points(
         let rates = rates.into_iter().filter(|rate| rate.ms > 0).collect();
         // Until the last calls are over, or would not have been in time.
         let load_of = Load { rates, drain_ms: 1_000, ..Load::constant(1, times.settle, times.overload) };
-        let trial = stage.trial(wanted, &each(options, load_of))?;
+        let trial = rig.trial(wanted, &each(options, load_of))?;
         let point = Point { load: *load, capacity: capacity.per_s, under_ms: under_ms.into(), trial };
         tell(&format!("  {load} x: {}", point.sentence()));
         points.push(point);

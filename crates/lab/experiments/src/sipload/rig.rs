@@ -46,7 +46,7 @@ const LATE_MAX: Duration = Duration::from_secs(30);
 
 /// The lab, with a gate between server and callees or without one.
 #[derive(Debug)]
-pub(crate) struct Stage {
+pub(crate) struct Rig {
     pub(crate) binary: Binary,
     pub(crate) lab: Lab,
     certificate: Certificate,
@@ -122,7 +122,7 @@ impl Trial {
     }
 }
 
-impl Stage {
+impl Rig {
     pub(crate) fn build(binary: &Binary, seed: u64, has_gate: bool) -> Result<Self, LabError> {
         let lab = plan(has_gate)?.build()?;
         let mut random = fastrand::Rng::with_seed(seed);

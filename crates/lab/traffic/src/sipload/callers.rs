@@ -217,6 +217,9 @@ impl<'s> Load<'s> {
                 (0..due).for_each(|_| self.begin(now));
                 self.turn()?;
             }
+            // Nor is what was due in the last moment.
+            let all = (until - from) * u64::from(rate.per_s) / 1_000_000;
+            self.calls.counts.at(until.saturating_sub(1)).not_begun += all.saturating_sub(wanted + missed);
             context.print(&json!({ "event": "rate", "place": place }));
         }
         if self.spec.hold_ms.is_none() {

@@ -391,7 +391,7 @@ mod tests {
         for (mode, scene, change, metric) in cases {
             let of = |played: &mut Played| {
                 if played.scene.name == scene {
-                    change(played)
+                    change(played);
                 }
             };
             let failed = failures(mode, of);

@@ -4,7 +4,7 @@ use crate::{
     config::Config,
     error::ControlError,
     feed::FeedSlot,
-    ledger::{IssuerId, Listed, Record},
+    ledger::{IssuerId, Ledger, Listed, Record},
     packets::{Command, Commander},
     published::Published,
     state::{Books, Saved},
@@ -57,13 +57,21 @@ impl Shared {
         self.commander.call(|answer| Command::Revoke { ids, answer }).await
     }
 
-    /// Changes the list of services, or says why not. Then the ledger and the packet thread have it, or neither does.
-    pub(crate) async fn change_services(&self, record: Record) -> Result<(), String> {
+    /// Changes the list of services as `change` says of what there is, or says why not. Then the ledger and the packet thread
+    /// have it, or neither does. Feeds that change it at the same time do so one after the other, so that none undoes what
+    /// another did.
+    pub(crate) async fn change_services<T>(
+        &self,
+        change: impl FnOnce(&Ledger) -> Result<(T, Option<Record>), String>,
+    ) -> Result<T, String> {
         let _changing = self.services.lock().await;
-        let services = {
-            let mut changed = self.books.read().without_grants();
+        let (outcome, record, services) = {
+            let ledger = self.books.read();
+            let (outcome, record) = change(&ledger)?;
+            let Some(record) = record else { return Ok(outcome) };
+            let mut changed = ledger.without_grants();
             changed.apply(record.clone());
-            changed.services().map(service_spec).collect()
+            (outcome, record, changed.services().map(service_spec).collect())
         };
         let answer = self.commander.call(|answer| Command::Services { services, answer }).await;
         answer.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
@@ -71,7 +79,7 @@ impl Shared {
             self.set_standing(name, None);
         }
         self.books.write(&[record]);
-        Ok(())
+        Ok(outcome)
     }
 
     /// Notes the frontends behind one feed and how they prove what they relay to a service, and gives those of all feeds

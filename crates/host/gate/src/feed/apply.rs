@@ -3,7 +3,7 @@
 use super::FeedSlot;
 use crate::{
     clock,
-    ledger::{Entry, IssuerId, Listed, Record},
+    ledger::{Entry, IssuerId, Ledger, Listed, Record},
     packets::{Command, Installed},
     shared::Shared,
 };
@@ -160,15 +160,12 @@ impl<'a> Applier<'a> {
         self.shared.config.permits_service(self.issuer, &service)?;
         let sip = service.sip.clone();
         // What is written down has no keys.
-        let listed = self
-            .shared
-            .books
-            .read()
-            .announced(self.issuer, service.without_keys())
-            .map_err(|error| error.to_string())?;
-        if self.shared.books.read().service(&listed.service.name) != Some(&listed) {
-            self.shared.change_services(Record::Service(listed.clone())).await?;
-        }
+        let announce = |ledger: &Ledger| {
+            let listed = ledger.announced(self.issuer, service.without_keys()).map_err(|error| error.to_string())?;
+            let is_known = ledger.service(&listed.service.name) == Some(&listed);
+            Ok((listed.clone(), (!is_known).then_some(Record::Service(listed))))
+        };
+        let listed = self.shared.change_services(announce).await?;
         match &sip {
             Some(sip) => self.open_standing(&listed, sip).await,
             None => Ok(()),
@@ -199,10 +196,8 @@ impl<'a> Applier<'a> {
     }
 
     async fn withdraw(&mut self, name: &str) {
-        let withdrawn = self.shared.books.read().withdrawn(self.issuer, name);
-        if let Some(record) = withdrawn
-            && let Err(error) = self.shared.change_services(record).await
-        {
+        let withdraw = |ledger: &Ledger| Ok(((), ledger.withdrawn(self.issuer, name)));
+        if let Err(error) = self.shared.change_services(withdraw).await {
             tracing::warn!(service = name, error, "service not withdrawn");
         }
     }

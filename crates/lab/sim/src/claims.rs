@@ -139,6 +139,16 @@ pub struct Claim {
 }
 
 impl Claim {
+    const fn of(
+        paper: Paper,
+        id: &'static str,
+        source: &'static str,
+        (expected, tolerance, level): (&'static str, &'static str, Level),
+        run: fn(&Setting) -> Outcome,
+    ) -> Self {
+        Self { id, paper, source, expected, tolerance, level, run }
+    }
+
     /// The command that repeats one check.
     #[must_use]
     pub fn command(&self, setting: &Setting) -> String {

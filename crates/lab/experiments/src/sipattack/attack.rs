@@ -121,6 +121,7 @@ impl Siege<'_> {
             hold_ms: Some(CROWD_HOLD_MS),
             calls_max: CROWD_CALLS_MAX,
             tick_ms: 1_000,
+            windows_ms: vec![(0, u64::from(FOREVER_S) * 1_000)],
             seed: self.seed(),
             ..CallersSpec::default()
         };

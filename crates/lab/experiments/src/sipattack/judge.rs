@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::{
-    AttackOptions,
-    play::{CALLS_PER_S, tables},
-};
-use crate::report::{
-    Judge,
-    rows::{Case, Report},
+use super::{AttackOptions, play::tables};
+use crate::{
+    report::{
+        Judge,
+        rows::{Case, Report},
+    },
+    sipflood::play::CALLS_PER_S,
 };
 use sluicegate_site::cpu::Taken;
 use sluicegate_traffic::client::setup::{EndedCall, Setup, SetupSummary};

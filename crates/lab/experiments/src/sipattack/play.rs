@@ -19,8 +19,8 @@ use crate::{
     certificate::Certificate,
     report::rows::Report,
     sipflood::{
-        play::exchanges,
-        site::{self, Exchange, FRONTENDS, FrontEnd, REALM},
+        play::{exchanges, telephones},
+        site::{self, FRONTENDS, FrontEnd},
     },
 };
 use sluicegate_site::{
@@ -28,15 +28,13 @@ use sluicegate_site::{
 };
 use sluicegate_traffic::{
     client::setup::{EndedCall, Setup, SetupSpec, opened},
+    sipload::LoadSum,
     stream::Over,
 };
 
 const NODES: [&str; 2] = ["frontend", "frontend-2"];
-/// Users who call, each call another, and how many calls a second of them each front end gets.
+/// Users who call, each call another.
 const PHONES: usize = 100;
-pub(super) const CALLS_PER_S: u32 = 50;
-const TALK_MS: u32 = 1_000;
-const MEDIA_MS: u32 = 100;
 /// A telephone tries the other front end after this, as long as four sends of its request take.
 const GIVE_UP_MS: u32 = 4_000;
 /// Between the beginning of the attack and that of the calls.
@@ -140,23 +138,7 @@ impl<'a> Siege<'a> {
         if self.options.mutant == Mutant::NoReplica {
             to.truncate(1);
         }
-        SetupSpec {
-            to,
-            fails_over: true,
-            sockets: 32,
-            realm: REALM.to_owned(),
-            service: Exchange::Office.name().to_owned(),
-            users: self.users.clone(),
-            per_s: CALLS_PER_S,
-            calls: CALLS_PER_S * seconds,
-            seconds: seconds + 1,
-            talk_ms: Some(TALK_MS),
-            give_up_ms: GIVE_UP_MS,
-            media_port: 41_000,
-            media_ms: MEDIA_MS,
-            seed: self.seed(),
-            ..SetupSpec::default()
-        }
+        SetupSpec { to, fails_over: true, give_up_ms: GIVE_UP_MS, ..telephones(&self.users, seconds, self.seed()) }
     }
 
     fn play(&mut self, tell: &mut dyn FnMut(&str)) -> Result<Played, LabError> {
@@ -192,9 +174,9 @@ impl<'a> Siege<'a> {
         if let Some(mut crowd) = crowd {
             crowd.close_input();
             let result = crowd.event("result", DRAIN_MAX)?;
-            let ticks = result["ticks"].as_array().cloned().unwrap_or_default();
-            let sum = |what: &str| ticks.iter().filter_map(|tick| tick[what].as_u64()).sum();
-            played.crowd = ["offered", "established"].map(sum);
+            let all: LoadSum = serde_json::from_value(result["windows"][0].clone())
+                .map_err(|error| crowd.failed(&format!("says not what became of its calls: {error}")))?;
+            played.crowd = [all.offered, all.established];
         }
         Ok(played)
     }

@@ -35,7 +35,7 @@ use sluicegate_traffic::{
 pub(crate) const FOREVER_S: u32 = 3_600;
 /// Users who call, each call another.
 const PHONES: usize = 100;
-const CALLS_PER_S: u32 = 50;
+pub(crate) const CALLS_PER_S: u32 = 50;
 const TALK_MS: u32 = 1_000;
 /// An honest telephone waits so long for each answer.
 const GIVE_UP_MS: u32 = 8_000;
@@ -187,19 +187,7 @@ impl<'a> Scene<'a> {
         SetupSpec {
             to: vec![frontend(over)],
             way: self.certificate.way(over),
-            sockets: 32,
-            realm: REALM.to_owned(),
-            service: Exchange::Office.name().to_owned(),
-            users: self.users.clone(),
-            per_s: CALLS_PER_S,
-            calls: CALLS_PER_S * seconds,
-            seconds: seconds + 1,
-            talk_ms: Some(TALK_MS),
-            give_up_ms: GIVE_UP_MS,
-            media_port: 41_000,
-            media_ms: MEDIA_MS,
-            seed: self.seed(),
-            ..SetupSpec::default()
+            ..telephones(&self.users, seconds, self.seed())
         }
     }
 
@@ -372,6 +360,25 @@ fn name_before(account: &str) -> String {
 fn front_end(mutant: Mutant) -> FrontEnd<'static> {
     let (is_unbounded, is_unshared) = (mutant == Mutant::Unbounded, mutant == Mutant::Unshared);
     FrontEnd { name: "frontend", address: FRONTEND, is_unbounded, is_unshared, more: "" }
+}
+
+/// What honest telephones do for so long, at whichever front end.
+pub(crate) fn telephones(users: &[(String, String)], seconds: u32, seed: u64) -> SetupSpec {
+    SetupSpec {
+        sockets: 32,
+        realm: REALM.to_owned(),
+        service: Exchange::Office.name().to_owned(),
+        users: users.to_vec(),
+        per_s: CALLS_PER_S,
+        calls: CALLS_PER_S * seconds,
+        seconds: seconds + 1,
+        talk_ms: Some(TALK_MS),
+        give_up_ms: GIVE_UP_MS,
+        media_port: 41_000,
+        media_ms: MEDIA_MS,
+        seed,
+        ..SetupSpec::default()
+    }
 }
 
 /// The exchanges, and what sends their media back.

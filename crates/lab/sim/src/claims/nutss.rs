@@ -31,16 +31,8 @@ const BUSY: f64 = 0.95;
 const ADAPTIVE: Overload =
     Overload::Adaptive { busy: BUSY, sojourn: (Duration::from_millis(5), Duration::from_millis(100)) };
 
-const fn claim(
-    id: &'static str,
-    source: &'static str,
-    (expected, tolerance, level): (&'static str, &'static str, Level),
-    run: fn(&Setting) -> Outcome,
-) -> Claim {
-    Claim { id, paper: Paper::Nutss, source, expected, tolerance, level, run }
-}
-
-pub(super) const NU_1: Claim = claim(
+pub(super) const NU_1: Claim = Claim::of(
+    Paper::Nutss,
     "NU-1",
     "4.3",
     (
@@ -50,13 +42,15 @@ pub(super) const NU_1: Claim = claim(
     ),
     bad_requests,
 );
-pub(super) const NU_2: Claim = claim(
+pub(super) const NU_2: Claim = Claim::of(
+    Paper::Nutss,
     "NU-2",
     "4.4, Figures 4 and 5",
     ("digest authentication costs at most 10 % of the throughput", "<= 10 %", Level::Machine),
     digest,
 );
-pub(super) const NU_3: Claim = claim(
+pub(super) const NU_3: Claim = Claim::of(
+    Paper::Nutss,
     "NU-3",
     "4.2 and 4.5, Figures 2, 3, 6 and 7",
     (
@@ -67,8 +61,13 @@ pub(super) const NU_3: Claim = claim(
     ),
     overload,
 );
-pub(super) const NU_4: Claim =
-    claim("NU-4", "4.5", ("below the threshold TCP's throughput is the load", "exact", Level::Statistical), below);
+pub(super) const NU_4: Claim = Claim::of(
+    Paper::Nutss,
+    "NU-4",
+    "4.5",
+    ("below the threshold TCP's throughput is the load", "exact", Level::Statistical),
+    below,
+);
 
 /// All is played at a quarter of its speed: a quarter arrives, has a quarter of the room, and each takes four times as long.
 const SLOWER: u64 = 4;

@@ -14,16 +14,8 @@ const COSTS: Costs = Costs { invite: 169_000, in_dialog: 31_000, reject: 6_000, 
 /// The attack on in-dialog requests (section IV-B-c).
 const BYES: u64 = 12_000;
 
-const fn claim(
-    id: &'static str,
-    source: &'static str,
-    (expected, tolerance, level): (&'static str, &'static str, Level),
-    run: fn(&Setting) -> Outcome,
-) -> Claim {
-    Claim { id, paper: Paper::Rsoca, source, expected, tolerance, level, run }
-}
-
-pub(super) const RS_1: Claim = claim(
+pub(super) const RS_1: Claim = Claim::of(
+    Paper::Rsoca,
     "RS-1",
     "III-A, eq. 1 and 2",
     (
@@ -33,7 +25,8 @@ pub(super) const RS_1: Claim = claim(
     ),
     equations,
 );
-pub(super) const RS_2: Claim = claim(
+pub(super) const RS_2: Claim = Claim::of(
+    Paper::Rsoca,
     "RS-2",
     "IV-B-a, Figures 3 and 4",
     (
@@ -43,7 +36,8 @@ pub(super) const RS_2: Claim = claim(
     ),
     ramp,
 );
-pub(super) const RS_3: Claim = claim(
+pub(super) const RS_3: Claim = Claim::of(
+    Paper::Rsoca,
     "RS-3",
     "IV-B-b, Figures 7 and 8",
     (
@@ -53,7 +47,8 @@ pub(super) const RS_3: Claim = claim(
     ),
     heavy,
 );
-pub(super) const RS_4: Claim = claim(
+pub(super) const RS_4: Claim = Claim::of(
+    Paper::Rsoca,
     "RS-4",
     "IV-B-c, Figures 9 and 10, Table I",
     (
@@ -63,7 +58,8 @@ pub(super) const RS_4: Claim = claim(
     ),
     byes,
 );
-pub(super) const RS_5: Claim = claim(
+pub(super) const RS_5: Claim = Claim::of(
+    Paper::Rsoca,
     "RS-5",
     "IV-B-c, Figures 11 and 12, Table II",
     (
@@ -73,7 +69,8 @@ pub(super) const RS_5: Claim = claim(
     ),
     byes_and_calls,
 );
-pub(super) const RS_6: Claim = claim(
+pub(super) const RS_6: Claim = Claim::of(
+    Paper::Rsoca,
     "RS-6",
     "IV-B-c, Figures 13 and 14, Table III",
     (
@@ -83,7 +80,8 @@ pub(super) const RS_6: Claim = claim(
     ),
     baseline_byes,
 );
-pub(super) const RS_7: Claim = claim(
+pub(super) const RS_7: Claim = Claim::of(
+    Paper::Rsoca,
     "RS-7",
     "IV-C, eq. 8 and 9, Figures 15 to 18",
     (
@@ -93,19 +91,22 @@ pub(super) const RS_7: Claim = claim(
     ),
     memory,
 );
-pub(super) const RS_8: Claim = claim(
+pub(super) const RS_8: Claim = Claim::of(
+    Paper::Rsoca,
     "RS-8",
     "IV-C, Figures 19 and 20",
     ("the same with 503: memory at M_max, on and off, about 920/s", "+-10 %", Level::Statistical),
     baseline_memory,
 );
-pub(super) const RS_9: Claim = claim(
+pub(super) const RS_9: Claim = Claim::of(
+    Paper::Rsoca,
     "RS-9",
     "III-B, eq. 3 and 4",
     ("an in-dialog request is dropped with at most .1^(1/10) = .7943", "exact", Level::Exact),
     drop_max,
 );
-pub(super) const RS_10: Claim = claim(
+pub(super) const RS_10: Claim = Claim::of(
+    Paper::Rsoca,
     "RS-10",
     "Figure 1",
     (

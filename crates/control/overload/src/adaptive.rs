@@ -2,13 +2,13 @@ use core::time::Duration;
 
 use sluicegate_wire::Instant;
 
-use crate::{Thresholds, Used, Verdict, chance, sources::Sources};
+use crate::{Thresholds, Used, Verdict, chance, members::Members, sources::Sources};
 
 /// Most and least by which what a source may have is changed in an interval.
 const STEPS: (f64, f64) = (0.5, 2.0);
 /// How many times its level a source may have by its luck: twice, since what was counted before counts for half.
 const LUCKY_MAX: f64 = 4.0;
-/// Least that a source may have of an interval: one request in a thousand.
+/// Least that each of a source may have of an interval: one request in a thousand.
 const LEVEL_MIN: f64 = 1e-3;
 /// Where less of a thread's time goes into what can be refused, refusing it would leave the thread as busy as before.
 const BEGUN_MIN: f64 = 0.25;
@@ -31,14 +31,16 @@ pub struct Aims {
 /// R-SOCA refuses with a probability that grows with the resources used, so that it settles below what the server can do, and
 /// the further below the more arrives. Here the share that is let in follows what is used until the server is as busy as it is
 /// to be (integral control by occupancy: Cyr, Kaufman, Lee 1990), and less where requests wait. It is let in by *source*: all
-/// get the same, and who sends more than that is refused the rest. Who sends little is refused last.
+/// get the same, and who sends more than that is refused the rest. Who sends little is refused last. A source from which several
+/// users signed in gets as much as so many sources: a hundred telephones behind one address are no flood.
 #[derive(Debug)]
 pub struct Adaptive {
     aims: Aims,
     /// What each source sent, and what of it was let in.
     sources: Sources,
     passed: Sources,
-    /// Requests that each source may have in an interval; none while the server is not overloaded.
+    members: Members,
+    /// Requests that each source, or each of its members, may have in an interval; none while the server is not overloaded.
     level: Option<f64>,
     /// Probability by which memory alone has everybody refused.
     memory: f64,
@@ -55,6 +57,7 @@ impl Adaptive {
             aims,
             sources: Sources::new(),
             passed: Sources::new(),
+            members: Members::new(),
             level: None,
             memory: 0.0,
             sojourn: Duration::ZERO,
@@ -65,17 +68,23 @@ impl Adaptive {
     /// A request that begins something arrives. `draw` is a keyed hash of its Call-ID: what comes again, here or at a replica,
     /// is judged alike. `source` is one of whom it is from.
     pub fn arrive(&mut self, draw: u64, source: u64) -> Verdict {
-        let sent = self.sources.count(source);
+        let members = f64::from(self.members.of(source).max(1));
+        let sent = self.sources.count(source, members);
         let share = self.level.map_or(1.0, |level| (level / sent).min(1.0)) * (1.0 - self.memory);
         if chance(draw) >= share {
             return rejection(draw, share);
         }
         // Who has found a Call-ID that passes, and keeps to it, gains nothing.
-        let passed = self.passed.count(source);
-        if self.level.is_some_and(|level| passed > LUCKY_MAX * level.max(1.0)) {
+        let passed = self.passed.count(source, members);
+        if self.level.is_some_and(|level| passed > LUCKY_MAX * level.max(1.0 / members)) {
             return rejection(draw, share);
         }
         Verdict::Pass
+    }
+
+    /// A user, which is a keyed hash of its name, has proved itself from a source.
+    pub fn sign_in(&mut self, user: u64, source: u64) {
+        self.members.sign_in(user, source);
     }
 
     /// Refuses what has waited for too long.
@@ -161,7 +170,15 @@ mod tests {
     /// A server that serves `served` a second and refuses forty times as fast, for ten seconds: of each source (requests a
     /// second) what it is let in of, in the last five.
     fn play(rates: &[u64], served: f64) -> Vec<f64> {
+        play_signed_in(rates, served, &[])
+    }
+
+    /// The same, where so many users signed in from each source before.
+    fn play_signed_in(rates: &[u64], served: f64, users: &[u64]) -> Vec<f64> {
         let mut server = Adaptive::new(AIMS, Instant::ZERO);
+        for (place, users) in users.iter().enumerate() {
+            (0..*users).for_each(|user| server.sign_in(hash(1 << 32 | user), hash(place as u64)));
+        }
         let mut passed = std::vec![0_u64; rates.len()];
         let mut random = 1_u64;
         // Seconds of work that wait; more than a tenth of a second's is lost, as in a socket's buffer.
@@ -171,8 +188,7 @@ mod tests {
             for (place, rate) in rates.iter().enumerate() {
                 for _ in 0..rate / 10 {
                     random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                    let source = (place as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-                    if server.arrive(random, source) == Verdict::Pass {
+                    if server.arrive(random, hash(place as u64)) == Verdict::Pass {
                         work += 1.0 / served;
                         passed[place] += u64::from(tick > 50);
                     } else {
@@ -186,6 +202,10 @@ mod tests {
             server.measure(Instant::from_millis(tick * 100), used);
         }
         passed.into_iter().map(|passed| passed as f64 / 5.0).collect()
+    }
+
+    fn hash(of: u64) -> u64 {
+        of.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
 
     #[test]
@@ -206,6 +226,18 @@ mod tests {
         let served = play(&rates, 2_000.0);
         assert!(served[..20].iter().all(|served| *served >= 19.0), "{served:?}");
         assert!(served[20] > 500.0 && served[20] < 1_600.0, "{served:?}");
+    }
+
+    #[test]
+    fn a_hundred_telephones_behind_one_address_are_served_like_a_hundred_sources() {
+        // A crowd at 250 addresses, and one office.
+        let mut rates = std::vec![50; 250];
+        rates.push(200);
+        let mut users = std::vec![1; 250];
+        users.push(100);
+        let (alike, known) = (play(&rates, 2_000.0)[250], play_signed_in(&rates, 2_000.0, &users)[250]);
+        assert!(alike < 20.0, "{alike}");
+        assert!(known >= 198.0, "{known}");
     }
 
     #[test]

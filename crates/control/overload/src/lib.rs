@@ -17,6 +17,7 @@ mod adaptive;
 mod class;
 mod engineered;
 mod excess;
+mod members;
 mod rejection;
 mod rsoca;
 mod sources;

@@ -9,16 +9,16 @@ const ROWS: usize = 2;
 #[derive(Debug)]
 pub(crate) struct Sources {
     counters: Box<[u16]>,
-    heaviest: u16,
+    heaviest: f64,
 }
 
 impl Sources {
     pub(crate) fn new() -> Self {
-        Self { counters: vec![0; WIDTH * ROWS].into_boxed_slice(), heaviest: 0 }
+        Self { counters: vec![0; WIDTH * ROWS].into_boxed_slice(), heaviest: 0.0 }
     }
 
-    /// Counts a request of a source, which is a keyed hash of it: how many it has sent lately.
-    pub(crate) fn count(&mut self, source: u64) -> f64 {
+    /// Counts a request of a source, which is a keyed hash of it: how many it has sent lately for each of its members.
+    pub(crate) fn count(&mut self, source: u64, members: f64) -> f64 {
         let mut least = u16::MAX;
         for row in 0..ROWS {
             let column = (source >> (row * 16)) as usize % WIDTH;
@@ -27,13 +27,14 @@ impl Sources {
                 least = least.min(*counter);
             }
         }
-        self.heaviest = self.heaviest.max(least);
-        least.into()
+        let each = f64::from(least) / members;
+        self.heaviest = self.heaviest.max(each);
+        each
     }
 
-    /// What the source that sends most has sent lately.
-    pub(crate) fn heaviest(&self) -> f64 {
-        self.heaviest.into()
+    /// What the source that sends most has sent lately, for each of its members.
+    pub(crate) const fn heaviest(&self) -> f64 {
+        self.heaviest
     }
 
     /// Half of what was counted is forgotten.
@@ -41,6 +42,6 @@ impl Sources {
         for counter in &mut self.counters {
             *counter /= 2;
         }
-        self.heaviest /= 2;
+        self.heaviest /= 2.0;
     }
 }

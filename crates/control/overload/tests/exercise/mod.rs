@@ -147,6 +147,7 @@ fn adaptive(input: &mut Input<'_>) {
                 now = now + input.pause();
                 server.measure(now, used(input));
             }
+            1 => server.sign_in(input.whole(), u64::from(input.byte())),
             count => {
                 let (draw, source) = (input.whole(), u64::from(input.byte()));
                 for turn in 0..u64::from(count) {

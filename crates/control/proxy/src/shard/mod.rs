@@ -210,7 +210,8 @@ impl Shard {
             }
             return Some(Proof { user, agent: None });
         }
-        self.authenticator.authenticate(&mut self.cx, &mut self.exchanges.transactions, asked)
+        let proof = self.authenticator.authenticate(&mut self.cx, &mut self.exchanges.transactions, asked);
+        proof.inspect(|proof| self.shedding.sign_in(asked.flow, &proof.user))
     }
 
     /// The next thing that the shard asks of its surroundings.

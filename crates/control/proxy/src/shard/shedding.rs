@@ -15,7 +15,10 @@ use super::{
     registrar::Registrar,
     settings::Tables,
 };
-use crate::metrics::{Count, Kind, Outcome};
+use crate::{
+    metrics::{Count, Kind, Outcome},
+    transmits::Flow,
+};
 
 /// How long the same Call-ID is judged alike, in seconds: who comes again later has another chance.
 const JUDGED_ALIKE_S: u64 = 64;
@@ -177,11 +180,7 @@ impl Shedding {
                 let call_id = asked.essentials.call_id;
                 let call_id = call_id.get(..CALL_ID_JUDGED).unwrap_or(call_id);
                 let draw = hash(&self.key, &[call_id, &epoch.to_be_bytes()]);
-                let source = match sender_of(asked.flow.peer.ip()) {
-                    IpAddr::V4(v4) => hash(&self.key, &[&v4.octets()]),
-                    IpAddr::V6(v6) => hash(&self.key, &[&v6.octets()]),
-                };
-                let verdict = adaptive.arrive(draw, source);
+                let verdict = adaptive.arrive(draw, source_of(&self.key, asked.flow));
                 // Whoever sent it has long given up on it, or sent it again.
                 if self.waited > *sojourn_max { adaptive.reject(draw) } else { verdict }
             }
@@ -192,8 +191,23 @@ impl Shedding {
         }
     }
 
+    /// A user has proved to be where this came from.
+    pub(super) fn sign_in(&mut self, flow: Flow, user: &str) {
+        if let Control::Adaptive(adaptive, _) = &mut self.control {
+            adaptive.sign_in(hash(&self.key, &[user.as_bytes()]), source_of(&self.key, flow));
+        }
+    }
+
     pub(super) const fn age_max(&self) -> Option<Duration> {
         self.age_max
+    }
+}
+
+/// Whose request it is: of an IPv6 /64 all addresses are one host's to take.
+fn source_of(key: &[u8; 16], flow: Flow) -> u64 {
+    match sender_of(flow.peer.ip()) {
+        IpAddr::V4(v4) => hash(key, &[&v4.octets()]),
+        IpAddr::V6(v6) => hash(key, &[&v6.octets()]),
     }
 }
 

@@ -60,6 +60,32 @@ fn who_floods_is_refused_while_others_are_served() {
 }
 
 #[test]
+fn an_address_where_two_users_signed_in_is_let_in_twice_as_often() {
+    const OFFICE: &str = "198.51.100.50:5060";
+    let mut site = Site::adaptive(64);
+    for name in ["alice", "bob"] {
+        let register = Caller::new(name, OFFICE).calls(name).signed(&mut site, "REGISTER", "sip:example.net", "", "");
+        assert_eq!(status(&site.send(OFFICE, register)[0].1), 200);
+    }
+    let crowd: Vec<String> = (1..=20).map(|nth| format!("203.0.113.{nth}:5060")).collect();
+    let (mut of_office, mut of_crowd) = (0, 0);
+    for interval in 0..100 {
+        let mut let_in = 0;
+        for from in crowd.iter().map(String::as_str).chain([OFFICE]).cycle().take(21 * 10) {
+            let answers = site.send(from, invite("alice", from));
+            if status(&answers[0].1) == 407 {
+                let_in += 1;
+                *(if from == OFFICE { &mut of_office } else { &mut of_crowd }) += u32::from(interval >= 50);
+            }
+        }
+        // Sixty in an interval are what it can do.
+        measure(&mut site, f64::from(let_in) / 60.0);
+    }
+    let times = f64::from(of_office) * 20.0 / f64::from(of_crowd);
+    assert!((1.6..=2.4).contains(&times), "{of_office} of the office, {of_crowd} of twenty others: {times} times");
+}
+
+#[test]
 fn what_is_refused_is_refused_again_when_it_comes_again() {
     let mut site = Site::adaptive(64);
     flood(&mut site);

@@ -10,6 +10,10 @@ const STEPS: (f64, f64) = (0.5, 2.0);
 const LUCKY_MAX: f64 = 4.0;
 /// Least that each of a source may have of an interval: one request in a thousand.
 const LEVEL_MIN: f64 = 1e-3;
+/// How much less a source may send in the next interval while all wait for too long, and how much more once nobody does.
+const PACES: (f64, f64) = (0.5, 1.25);
+/// A source where nobody signed in may send this part of what others may.
+const STRANGER: f64 = 0.125;
 /// Where less of a thread's time goes into what can be refused, refusing it would leave the thread as busy as before.
 const BEGUN_MIN: f64 = 0.25;
 
@@ -40,6 +44,9 @@ pub struct Adaptive {
     sources: Sources,
     passed: Sources,
     members: Members,
+    /// Datagrams of each source, and how many each of its members may send in an interval; all while datagrams are read in time.
+    datagrams: Sources,
+    pace: Option<f64>,
     /// Requests that each source, or each of its members, may have in an interval; none while the server is not overloaded.
     level: Option<f64>,
     /// Probability by which memory alone has everybody refused.
@@ -58,11 +65,23 @@ impl Adaptive {
             sources: Sources::new(),
             passed: Sources::new(),
             members: Members::new(),
+            datagrams: Sources::new(),
+            pace: None,
             level: None,
             memory: 0.0,
             sojourn: Duration::ZERO,
             measured_at: now,
         }
+    }
+
+    /// A datagram arrives, of which nothing is known but its source: whether to look at it. Even to refuse costs something, and
+    /// where more comes than can be refused, all wait, and what waits for too long is refused whoever sent it. So those who send
+    /// most are not heard then, and of sources where nobody signed in an eighth of what others may send. `draw` is another random number for each datagram.
+    #[must_use]
+    pub fn hears(&mut self, draw: u64, source: u64) -> bool {
+        let members = self.members.of(source);
+        let sent = self.datagrams.count(source, if members == 0 { STRANGER } else { members.into() });
+        self.pace.is_none_or(|pace| chance(draw) < pace / sent)
     }
 
     /// A request that begins something arrives. `draw` is a keyed hash of its Call-ID: what comes again, here or at a replica,
@@ -123,8 +142,21 @@ impl Adaptive {
             Some(level) if level * step >= heaviest => None,
             Some(level) => Some((level * step).max(LEVEL_MIN)),
         };
-        self.sources.fade();
-        self.passed.fade();
+        self.pace = self.next_pace(used.sojourn);
+        for counted in [&mut self.sources, &mut self.passed, &mut self.datagrams] {
+            counted.fade();
+        }
+    }
+
+    fn next_pace(&self, sojourn: Duration) -> Option<f64> {
+        let heaviest = self.datagrams.heaviest();
+        let pace = match self.pace {
+            pace if sojourn > self.aims.sojourn.1 => pace.unwrap_or(heaviest).min(heaviest) * PACES.0,
+            Some(pace) if sojourn <= self.aims.sojourn.0 => pace * PACES.1,
+            pace => pace?,
+        };
+        // Where somebody has signed in, one datagram is always heard.
+        (pace < heaviest).then_some(pace.max(1.0))
     }
 
     /// 1 where nothing waits, one half where requests wait as long as they may at most.
@@ -143,7 +175,7 @@ impl Adaptive {
     /// Whether anybody is refused at the moment.
     #[must_use]
     pub fn is_overloaded(&self) -> bool {
-        self.level.is_some() || self.memory > 0.0
+        self.level.is_some() || self.memory > 0.0 || self.pace.is_some()
     }
 }
 
@@ -238,6 +270,39 @@ mod tests {
         let (alike, known) = (play(&rates, 2_000.0)[250], play_signed_in(&rates, 2_000.0, &users)[250]);
         assert!(alike < 20.0, "{alike}");
         assert!(known >= 198.0, "{known}");
+    }
+
+    #[test]
+    fn where_refusing_all_takes_too_long_those_who_send_most_are_not_heard() {
+        let mut server = Adaptive::new(AIMS, Instant::ZERO);
+        server.sign_in(hash(1 << 32), hash(99));
+        let (mut random, mut waits, mut heard, mut slow) = (1_u64, 0.0_f64, 0, 0);
+        let mut draw = || {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            random
+        };
+        for tick in 1..=100_u64 {
+            // To hear one takes 25 us, not to hear it 2 us: fifty senders have it do two and a half times what it can.
+            let mut work = 0.0;
+            for source in (0..50).cycle().take(10_000) {
+                work += if server.hears(draw(), hash(source)) { 25e-6 } else { 2e-6 };
+            }
+            let honest = server.hears(draw(), hash(99));
+            heard += u32::from(honest && tick > 20);
+            waits = (waits + work - 0.1).clamp(0.0, 0.4);
+            slow += u32::from(waits > 0.1 && tick > 20);
+            let used = Used { cpu: 1.0, begun: 1.0, memory: 0, sojourn: Duration::from_secs_f64(waits) };
+            server.measure(Instant::from_millis(tick * 100), used);
+        }
+        assert!(
+            heard >= 79 && slow <= 20,
+            "one that sends ten a second was heard {heard} times of 80; {slow} intervals too slow"
+        );
+        for tick in 101..=140 {
+            let used = Used { cpu: 0.1, begun: 1.0, memory: 0, sojourn: Duration::ZERO };
+            server.measure(Instant::from_millis(tick * 100), used);
+        }
+        assert!((0..1_000).all(|_| server.hears(draw(), hash(1))), "it is over when it is over");
     }
 
     #[test]

@@ -19,7 +19,7 @@ use super::{
     keys::BranchOwner,
     names::user_in,
     paths::{is_by_path, register, registers_at},
-    shedding::shed,
+    shedding::{hears, shed},
     transactions::Id,
     watch,
 };
@@ -86,6 +86,8 @@ labelled! {
         KeepAlive = "keep_alive",
         /// May it be an answer to a request of ours? Needs a [`Peek`], a few lines. One MAC, for responses only.
         Glance = "glance",
+        /// Do all wait for too long, and does its source send more than others? One keyed hash and two counters, of datagrams only.
+        Pace = "pace",
         /// Does it follow the grammar? Needs all of it, and reads it once: some 300 ns.
         Grammar = "grammar",
         /// A response: has the topmost Via a branch of ours? Needs the fields that make a transaction. One MAC, then a look-up.
@@ -158,7 +160,9 @@ impl Shard {
     fn climb(&mut self, flow: Flow, datagram: &[u8]) -> Passed<Infallible> {
         let datagram = self.unseal(flow, datagram)?;
         self.take_keep_alive(flow, datagram)?;
-        self.glance(datagram)?;
+        if !self.glance(datagram)? {
+            self.hear(flow)?;
+        }
         let message = self.parse(flow, datagram)?;
         watch::note_received(&self.cx, flow, &message);
         let method = self.take_response(flow, &message)?;
@@ -196,14 +200,22 @@ impl Shard {
         Err(Rung::KeepAlive)
     }
 
-    /// A flood of made-up responses costs no more than this.
-    fn glance(&self, datagram: &[u8]) -> Passed<()> {
-        let Some(Peek { method: None, branch, .. }) = Peek::at(datagram) else { return Ok(()) };
+    /// Whether it may be an answer to a request of ours. A flood of made-up responses costs no more than this.
+    fn glance(&self, datagram: &[u8]) -> Passed<bool> {
+        let Some(Peek { method: None, branch, .. }) = Peek::at(datagram) else { return Ok(false) };
         if branch.is_some_and(|branch| self.cx.keys.may_have_made(branch)) {
-            return Ok(());
+            return Ok(true);
         }
         self.cx.metrics.one(Count::ResponsesUnmatched);
         Err(Rung::Glance)
+    }
+
+    /// Before anything is spent on it.
+    fn hear(&mut self, flow: Flow) -> Passed<()> {
+        match hears(&self.cx, &mut self.shedding, &self.registrar, flow) {
+            true => Ok(()),
+            false => Err(Rung::Pace),
+        }
     }
 
     fn parse<'d>(&mut self, flow: Flow, datagram: &'d [u8]) -> Passed<Message<'d>> {

@@ -167,6 +167,13 @@ impl Shedding {
         matches!(self.control, Control::Adaptive(..))
     }
 
+    /// Whether to look at a datagram at all.
+    fn hears(&mut self, flow: Flow) -> bool {
+        let Control::Adaptive(adaptive, _) = &mut self.control else { return true };
+        self.draws += 1;
+        adaptive.hears(hash(&self.key, &[&self.draws.to_be_bytes()]), source_of(&self.key, flow))
+    }
+
     /// What is to be done with a request.
     pub(super) fn judge(&mut self, cx: &Context, asked: Asked<'_>) -> Verdict {
         let class = class_of(asked);
@@ -231,6 +238,12 @@ const fn class_of(asked: Asked<'_>) -> Class {
         Kind::Register => Class::Register,
         _ => Class::Other,
     }
+}
+
+/// Whether to look at what is no answer to a request of ours. What comes over a connection is held up by its sender's window, and a
+/// SIP server that shows who it is sends what many telephones say.
+pub(super) fn hears(cx: &Context, shedding: &mut Shedding, registrar: &Registrar, flow: Flow) -> bool {
+    flow.connection.is_some() || shedding.hears(flow) || registrar.sender(cx, flow).is_some()
 }
 
 /// Refuses a request, if it is to be refused; whether it was. A SIP server that calls for two thousand telephones is one source,

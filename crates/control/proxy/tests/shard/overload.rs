@@ -116,6 +116,36 @@ fn what_has_waited_for_too_long_begins_nothing() {
 }
 
 #[test]
+fn who_sends_most_is_not_heard_while_all_wait_for_too_long() {
+    let mut site = Site::adaptive(64);
+    let mut alice = phone();
+    let invite_of_alice = relayed(&mut site, &mut alice);
+    let bye = invite("mallory", "192.0.2.66:5060").replace("INVITE", "BYE").replace("\r\nCall-ID", ";tag=1\r\nCall-ID");
+    let mut answered = 0;
+    for _ in 0..20 {
+        answered = 0;
+        for _ in 0..200 {
+            site.shards[0].wait(Some(Duration::from_millis(150)));
+            answered += site.send("192.0.2.66:5060", &bye).len();
+        }
+        site.pass(Duration::from_millis(100));
+        site.measure(1.0);
+    }
+    assert!(answered <= 2, "{answered} of 200 in the last tenth of a second");
+    site.shards[0].wait(Some(Duration::from_millis(1)));
+    assert_eq!(site.send(PHONE, invite("alice", PHONE)).len(), 1, "somebody signed in there");
+    // As many answers as a SIP server gives are none too many.
+    for _ in 0..200 {
+        assert_eq!(site.send(PBX, reply(&invite_of_alice, 180, "")).len(), 1);
+    }
+    for _ in 0..60 {
+        site.pass(Duration::from_millis(100));
+        site.measure(0.0);
+    }
+    assert_eq!(site.send("192.0.2.66:5060", &bye).len(), 1, "it is over when it is over");
+}
+
+#[test]
 fn where_what_cannot_be_refused_takes_the_time_nobody_is_refused() {
     let mut site = Site::adaptive(64);
     let bye = invite("mallory", "192.0.2.66:5060").replace("INVITE", "BYE").replace("\r\nCall-ID", ";tag=1\r\nCall-ID");

@@ -30,7 +30,7 @@ pub struct Adapted {
     pub busy: f64,
     /// How long requests may wait before less is let in.
     pub sojourn_ms_min: u64,
-    /// How long a request may wait at most; what has waited longer is refused if it begins something.
+    /// Where every datagram waits for longer, those who send most are not heard.
     pub sojourn_ms_max: u64,
 }
 

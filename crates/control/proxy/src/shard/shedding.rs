@@ -22,6 +22,8 @@ use crate::{
 
 /// How long the same Call-ID is judged alike, in seconds: who comes again later has another chance.
 const JUDGED_ALIKE_S: u64 = 64;
+/// After this a request has been sent again: T1 (RFC 3261 section 17.1.1.1).
+const SENT_AGAIN: Duration = Duration::from_millis(500);
 /// What an INVITE that is being set up takes, in bytes: its request twice, what is known of its call and grants, and two slots.
 const TRANSACTION_BYTES: f64 = 6_144.0;
 /// INVITEs that are being set up, as shares of the table: from the first on some are refused, from the second on all.
@@ -188,8 +190,8 @@ impl Shedding {
                 let call_id = call_id.get(..CALL_ID_JUDGED).unwrap_or(call_id);
                 let draw = hash(&self.key, &[call_id, &epoch.to_be_bytes()]);
                 let verdict = adaptive.arrive(draw, source_of(&self.key, asked.flow));
-                // Whoever sent it has long given up on it, or sent it again.
-                if self.waited > *sojourn_max { adaptive.reject(draw) } else { verdict }
+                // Whoever sent it has sent it again.
+                if self.waited > SENT_AGAIN.max(*sojourn_max) { adaptive.reject(draw) } else { verdict }
             }
             Control::Rsoca(rsoca) => {
                 self.draws += 1;

@@ -104,14 +104,14 @@ fn what_has_waited_for_too_long_begins_nothing() {
     let mut site = Site::adaptive(64);
     let mut alice = phone();
     set_up(&mut site, &mut alice);
-    site.shards[0].wait(Some(Duration::from_millis(101)));
+    site.shards[0].wait(Some(Duration::from_millis(501)));
     assert_eq!(status(&site.send(PHONE, invite("carol", PHONE))[0].1), 500);
     let bye = alice.request("BYE", "sip:pbx@10.0.0.2:5060", "", "");
     assert!(
         site.send(PHONE, bye).iter().any(|(to, _)| to.to_string() == PBX),
         "what ends something is done however late"
     );
-    site.shards[0].wait(Some(Duration::from_millis(99)));
+    site.shards[0].wait(Some(Duration::from_millis(499)));
     assert_eq!(status(&site.send(PHONE, invite("carol", PHONE))[0].1), 407);
 }
 

@@ -13,7 +13,10 @@ use crate::{
     sipflood::play::CALLS_PER_S,
 };
 use sluicegate_site::cpu::Taken;
-use sluicegate_traffic::client::setup::{EndedCall, Setup, SetupSummary};
+use sluicegate_traffic::{
+    client::setup::{EndedCall, Setup, SetupSummary},
+    sipload::LoadSum,
+};
 
 /// Of all calls that must be set up, and of those that were, whose BYE must be answered.
 const SET_UP_MIN: f64 = 0.99;
@@ -98,8 +101,8 @@ pub(super) struct Played {
     pub(super) parts: Vec<(Part, u64, u64)>,
     /// Messages and connections of the attackers.
     pub(super) sent: u64,
-    /// Calls that the crowd made, and those that were set up.
-    pub(super) crowd: [u64; 2],
+    /// What became of the crowd's calls.
+    pub(super) crowd: LoadSum,
     /// Whether the telephones have said all.
     pub(super) are_done: bool,
     pub(super) taken: Taken,
@@ -126,9 +129,15 @@ pub(super) fn judge(report: &mut Report, options: &AttackOptions, played: &Playe
     }
     let mut judge = report.of(("surge", "crowd"));
     judge.note_taken(&played.taken);
-    let [offered, established] = played.crowd.map(|calls| calls as f64 / f64::from(surge_s));
-    judge.timed(true).at_least("calls_offered_per_s", offered, CROWD_PER_S_MIN);
-    judge.note("calls_established_per_s", established);
+    let per_s = |calls: u64| calls as f64 / f64::from(surge_s);
+    let crowd = &played.crowd;
+    judge.timed(true).at_least("calls_offered_per_s", per_s(crowd.offered), CROWD_PER_S_MIN);
+    judge.note("calls_established_per_s", per_s(crowd.established));
+    judge.note("challenges_answered_per_s", per_s(crowd.challenged));
+    judge.note("requests_again_per_s", per_s(crowd.retransmissions));
+    for (status, count) in &crowd.refused {
+        judge.note(&format!("refused_{status}_per_s"), per_s(*count));
+    }
     let before = most(played, |look| look.part != Part::Surge && look.part != Part::After);
     let refused = most(played, |_| true).saturating_sub(before);
     judge.at_least("refused_for_overload", refused as f64, 1.0);
@@ -210,9 +219,13 @@ mod tests {
         AttackOptions { short: true, per_s: 30_000, datapath: "packet".to_owned(), seed: 1, mutant: Mutant::None }
     }
 
+    fn crowd(offered: u64) -> LoadSum {
+        LoadSum { offered, ..LoadSum::default() }
+    }
+
     fn good() -> Played {
         let options = options();
-        let mut played = Played { crowd: [100_000, 2_000], sent: 1, are_done: true, ..Played::default() };
+        let mut played = Played { crowd: crowd(100_000), sent: 1, are_done: true, ..Played::default() };
         let mut at_ns = SECOND_NS;
         let mut overloads = 0;
         for (part, seconds) in [Part::Both, Part::Killed, Part::Back, Part::Surge].into_iter().zip(options.parts_s()) {
@@ -280,7 +293,7 @@ mod tests {
 
     #[test]
     fn an_attack_that_does_not_arrive_shows_nothing() {
-        assert_eq!(failures(|run| run.crowd = [0, 0]), ["calls_offered_per_s"]);
+        assert_eq!(failures(|run| run.crowd = crowd(0)), ["calls_offered_per_s"]);
         assert_eq!(failures(|run| run.looks.iter_mut().for_each(|look| look.datagrams = 0)), ["flood_received_per_s"]);
     }
 }

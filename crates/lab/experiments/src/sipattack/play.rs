@@ -28,7 +28,6 @@ use sluicegate_site::{
 };
 use sluicegate_traffic::{
     client::setup::{EndedCall, Setup, SetupSpec, opened},
-    sipload::LoadSum,
     stream::Over,
 };
 
@@ -174,9 +173,8 @@ impl<'a> Siege<'a> {
         if let Some(mut crowd) = crowd {
             crowd.close_input();
             let result = crowd.event("result", DRAIN_MAX)?;
-            let all: LoadSum = serde_json::from_value(result["windows"][0].clone())
+            played.crowd = serde_json::from_value(result["windows"][0].clone())
                 .map_err(|error| crowd.failed(&format!("says not what became of its calls: {error}")))?;
-            played.crowd = [all.offered, all.established];
         }
         Ok(played)
     }

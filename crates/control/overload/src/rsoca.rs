@@ -29,6 +29,8 @@ pub struct Rsoca {
     cpu: Average,
     memory: f64,
     excess: Excess,
+    /// With which probability what is sent once may be dropped at most.
+    once_max: f64,
     measured_at: Instant,
 }
 
@@ -46,14 +48,24 @@ impl Rsoca {
             cpu: Average::new(engineered.smoothing),
             memory: 0.0,
             excess: Excess::new(engineered.smoothing),
+            once_max: Engineered { sends: 1, ..engineered }.drop_max(),
             measured_at: now,
         })
     }
 
-    /// A request arrives. `draw` is random, or a keyed hash of what tells the request from others.
+    /// A request arrives in a datagram. `draw` is random, or a keyed hash of what tells the request from others.
     pub fn arrive(&mut self, class: Class, draw: u64) -> Verdict {
+        self.judge(class, draw, 1.0)
+    }
+
+    /// A request arrives over a stream: nobody sends it again, n of equation 3 is 1.
+    pub fn arrive_once(&mut self, class: Class, draw: u64) -> Verdict {
+        self.judge(class, draw, self.once_max)
+    }
+
+    fn judge(&mut self, class: Class, draw: u64, drop_max: f64) -> Verdict {
         match class {
-            Class::InDialog(kind) => self.arrive_in_dialog(kind, draw),
+            Class::InDialog(kind) => self.judge_in_dialog(kind, draw, drop_max),
             Class::Invite | Class::Register | Class::Other => {
                 let is_refused = match self.refusing {
                     Refusing::Proportionally => {
@@ -69,8 +81,8 @@ impl Rsoca {
         }
     }
 
-    fn arrive_in_dialog(&mut self, kind: InDialog, draw: u64) -> Verdict {
-        let dropped = self.excess.dropped(kind);
+    fn judge_in_dialog(&mut self, kind: InDialog, draw: u64, drop_max: f64) -> Verdict {
+        let dropped = self.excess.dropped(kind).min(drop_max);
         if self.refusing == Refusing::Unavailable {
             return Verdict::Pass;
         }
@@ -214,6 +226,9 @@ mod tests {
         controller.measure(second(1), IDLE);
         assert_eq!(controller.arrive(bye, (1 << 63) - 1), Verdict::Drop);
         assert_eq!(controller.arrive(bye, 1 << 63), Verdict::Pass);
+        // Over a stream one in ten.
+        assert_eq!(controller.arrive_once(bye, u64::MAX / 11), Verdict::Drop);
+        assert_eq!(controller.arrive_once(bye, u64::MAX / 9), Verdict::Pass);
         // Other kinds are counted by themselves.
         assert_eq!(controller.arrive(Class::InDialog(InDialog::Update), ALWAYS), Verdict::Pass);
         // Of any number of them 20.6 % pass.

@@ -128,7 +128,8 @@ fn rsoca(input: &mut Input<'_>, refusing: Refusing) {
                 now = now + input.pause();
                 server.measure(now, used(input));
             }
-            kind => holds(server.arrive(class(kind), input.whole())),
+            kind if kind % 2 == 0 => holds(server.arrive_once(class(kind / 2), input.whole())),
+            kind => holds(server.arrive(class(kind / 2), input.whole())),
         }
         let probability = server.rejection().probability();
         assert!((0.0..=1.0).contains(&probability), "{probability}");

@@ -195,7 +195,11 @@ impl Shedding {
             }
             Control::Rsoca(rsoca) => {
                 self.draws += 1;
-                rsoca.arrive(class, hash(&self.key, &[&self.draws.to_be_bytes()]))
+                let draw = hash(&self.key, &[&self.draws.to_be_bytes()]);
+                match asked.flow.connection {
+                    Some(_) => rsoca.arrive_once(class, draw),
+                    None => rsoca.arrive(class, draw),
+                }
             }
         }
     }

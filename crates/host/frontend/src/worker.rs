@@ -108,8 +108,12 @@ impl Worker {
         let mut published = Instant::ZERO;
         let mut measured = (Instant::ZERO, Duration::ZERO);
         let mut has_more = false;
+        let mut woken = self.clock.now();
         while !self.stop.load(Ordering::Relaxed) {
+            // So long nobody looked at streams, at most.
+            let unread = self.clock.now().since(woken);
             let readable = self.wait(stalled.is_some() || has_more);
+            woken = self.clock.now();
             self.inbox.clear_wakes();
             self.take_published();
             let now = self.now();
@@ -119,7 +123,7 @@ impl Worker {
             for socket in readable {
                 self.receive(socket, &mut memory);
             }
-            self.take_streams();
+            self.take_streams(unread);
             let now = self.now();
             if self.shard.poll_timeout().is_some_and(|due| due <= now.instant) {
                 self.shard.on_time(now);
@@ -209,13 +213,13 @@ impl Worker {
         }
     }
 
-    /// Looks at connections: what came over them, and whose time is over.
-    fn take_streams(&mut self) {
+    /// Looks at connections: what came over them, and whose time is over. What comes has waited for as long as the last turn took.
+    fn take_streams(&mut self, waited: Duration) {
         let now = self.now();
         let Self { streams: Some(streams), shard, inbox, clock, .. } = self else { return };
-        shard.wait(None);
         let mut lap = Lap::start(clock, shard);
         streams.turn(now.instant, &mut |flow, proofs, heard| {
+            shard.wait_over_stream(waited);
             match heard {
                 Heard::Message(bytes) => shard.on_message(now, flow, proofs, bytes),
                 Heard::Broken(bytes, error) => shard.on_broken(now, flow, bytes, error),

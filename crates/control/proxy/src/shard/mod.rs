@@ -120,9 +120,14 @@ impl Shard {
         })
     }
 
-    /// What is handed over next has waited so long since it came, if that is known.
+    /// The datagram that is handed over next has waited so long since it came, if that is known.
     pub fn wait(&mut self, waited: Option<Duration>) {
-        self.shedding.wait(waited);
+        self.shedding.wait(waited, 0);
+    }
+
+    /// What is handed over next has waited in a stream for so long at most.
+    pub fn wait_over_stream(&mut self, waited: Duration) {
+        self.shedding.wait(Some(waited), 1);
     }
 
     /// What was handed over last took its thread so long, with what it took to receive it.

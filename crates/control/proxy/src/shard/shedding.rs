@@ -70,9 +70,9 @@ pub(super) struct Shedding {
     draws: u64,
     /// Calls opened at the last measurement.
     opened: u64,
-    /// How long what is handled now has waited, and the shortest since the last measurement.
+    /// How long what is handled now has waited, and the shortest of datagrams and of streams since the last measurement.
     waited: Duration,
-    shortest: Option<Duration>,
+    shortest: [Option<Duration>; 2],
     /// Whether what is handled now begins something; time spent since the last measurement on what does, and on all.
     begins: bool,
     spent: (Duration, Duration),
@@ -102,18 +102,18 @@ impl Shedding {
             draws: 0,
             opened: 0,
             waited: Duration::ZERO,
-            shortest: None,
+            shortest: [None; 2],
             begins: false,
             spent: (Duration::ZERO, Duration::ZERO),
             age_max: None,
         })
     }
 
-    /// What is handled next has waited so long, if that is known.
-    pub(super) fn wait(&mut self, waited: Option<Duration>) {
+    /// What is handled next has waited so long, if that is known, in a way of its own.
+    pub(super) fn wait(&mut self, waited: Option<Duration>, way: usize) {
         self.waited = waited.unwrap_or_default();
-        if let Some(waited) = waited {
-            self.shortest = Some(self.shortest.map_or(waited, |shortest| shortest.min(waited)));
+        if let (Some(waited), Some(shortest)) = (waited, self.shortest.get_mut(way)) {
+            *shortest = Some(shortest.map_or(waited, |shortest| shortest.min(waited)));
         }
     }
 
@@ -135,7 +135,7 @@ impl Shedding {
     /// Ends an interval in which the thread was busy for this share. So many calls were opened since the start, and so many are
     /// being set up.
     pub(super) fn measure(&mut self, now: Instant, cpu: f64, (opened, setting_up): (u64, usize)) {
-        let sojourn = self.shortest.take().unwrap_or_default();
+        let sojourn = std::mem::take(&mut self.shortest).into_iter().flatten().max().unwrap_or_default();
         let (begun, all) = std::mem::take(&mut self.spent);
         // Where nothing is known of it, nothing is excused with it.
         let begun = if all.is_zero() { 1.0 } else { begun.as_secs_f64() / all.as_secs_f64() };

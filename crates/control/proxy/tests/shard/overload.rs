@@ -146,6 +146,23 @@ fn who_sends_most_is_not_heard_while_all_wait_for_too_long() {
 }
 
 #[test]
+fn what_waits_in_streams_is_refused_although_datagrams_do_not_wait() {
+    let mut site = Site::adaptive(64);
+    let mut refused = 0;
+    for _ in 0..30 {
+        for _ in 0..50 {
+            site.shards[0].wait(Some(Duration::from_millis(1)));
+            refused +=
+                u32::from(status(&site.send("192.0.2.66:5060", invite("mallory", "192.0.2.66:5060"))[0].1) == 500);
+            site.shards[0].wait_over_stream(Duration::from_millis(80));
+        }
+        site.pass(Duration::from_millis(100));
+        site.measure(0.5);
+    }
+    assert!(refused > 500, "{refused} of 1500");
+}
+
+#[test]
 fn where_what_cannot_be_refused_takes_the_time_nobody_is_refused() {
     let mut site = Site::adaptive(64);
     let bye = invite("mallory", "192.0.2.66:5060").replace("INVITE", "BYE").replace("\r\nCall-ID", ";tag=1\r\nCall-ID");

@@ -11,8 +11,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 #[cfg(feature = "lab")]
 pub(crate) use self::lab::{Bench, Demo, Experiment, LabAction, LabCheck, LabVerb, Play, RsocaLive, TvaLive};
 pub(crate) use self::objects::{
-    GateAction, GrantAction, GroupAction, KeyAction, Named, NewUsers, PolicyAction, ServiceAction, ServiceFile,
-    UserAction,
+    GateAction, GrantAction, GroupAction, KeyAction, LimitAction, Named, NewUsers, PolicyAction, ServiceAction,
+    ServiceFile, UserAction,
 };
 
 /// Keeps a private service reachable while its link is being flooded.
@@ -131,6 +131,11 @@ pub(crate) enum Verb {
     Grant {
         #[command(subcommand)]
         action: GrantAction,
+    },
+    /// List who is refused for sending too much, or for wrong passwords; let one send more, or try again.
+    Limit {
+        #[command(subcommand)]
+        action: LimitAction,
     },
     /// Ask what the policy decides, and why.
     Policy {

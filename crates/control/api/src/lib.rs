@@ -7,6 +7,7 @@
 
 mod endpoint;
 mod grants;
+mod limits;
 mod objects;
 mod status;
 mod trace;
@@ -15,6 +16,7 @@ use std::borrow::Cow;
 
 pub use endpoint::{Endpoint, Question, Refusal, routes::*};
 pub use grants::{GrantState, GrantStatus, Revoke, Revoked};
+pub use limits::{Forgiven, LimitKind, LimitLift, LimitStatus};
 pub use objects::{Configured, ContactStatus, Gate, JoinToken, NewUser, Unregistered, User, UserChange, UserStatus};
 pub use status::{
     Enforcement, FeedStage, FeedStatus, FrontendStatus, GateStatus, JoinedGate, LaneStatus, NodeStatus, PortStatus,

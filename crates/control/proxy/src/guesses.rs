@@ -121,6 +121,16 @@ impl Guesses {
         tables.known.put(tags.network, now + KNOWN_FOR);
     }
 
+    /// Forgets wrong digests of a user in all, and from these places.
+    pub fn forgive(&self, user: &str, from: &[SocketAddr]) {
+        let nowhere = SocketAddr::from(([0; 4], 0));
+        let wrong = &mut self.lock().wrong;
+        for peer in from.iter().copied().chain([nowhere]) {
+            let tags = self.tags(&Claim { user, peer, nonce: &[] });
+            [tags.user, tags.network, tags.flow].into_iter().for_each(|tag| wrong.forget(tag));
+        }
+    }
+
     /// Buckets that hold a wrong digest, and the most there can be.
     pub fn gauge(&self, now: Instant) -> Gauge {
         self.lock().wrong.gauge(now)
@@ -230,6 +240,12 @@ impl Table {
     fn charge(&mut self, now: Instant, tag: u64, allowance: &Allowance) {
         let until = self.until(tag).max(now) + allowance.interval;
         self.put(tag, until.min(now + allowance.interval * allowance.burst));
+    }
+
+    fn forget(&mut self, tag: u64) {
+        if let Some(bucket) = self.0.find_mut(tag, |bucket| bucket.tag == tag) {
+            *bucket = Bucket::default();
+        }
     }
 
     fn put(&mut self, tag: u64, until: Instant) {

@@ -1,6 +1,8 @@
 //! Users, groups and services: of a running frontend, or of the store of one that does not run.
 
-use sluicegate_api::{self as api, Configured, Gate, NewUser, Unregistered, UserChange, UserStatus};
+use sluicegate_api::{
+    self as api, Configured, Forgiven, Gate, LimitLift, NewUser, Unregistered, UserChange, UserStatus,
+};
 use sluicegate_frontend::{Catalog, Control, EditError, Edited};
 use sluicegate_policy::{Group, Service};
 
@@ -30,6 +32,9 @@ pub(crate) fn routes(routes: Routes) -> Routes {
         .on(&api::SERVICES_REPLACE, replace_services)
         .on(&api::SERVICE_REMOVE, remove_service)
         .on(&api::CONFIGURE, configure)
+        .on(&api::LIMITS, async |asked| Ok(asked.api.frontend()?.limits()))
+        .on(&api::LIMIT_LIFT, lift_limit)
+        .on(&api::LIMIT_FORGIVE, forgive)
         .on(&api::GATES, gates)
         .on(&api::GATE_REMOVE, remove_gate)
 }
@@ -103,6 +108,21 @@ async fn issue_keys(asked: Asked<()>) -> Result<String, Refused> {
     let issued = asked.api.frontend()?.keys_issue(&asked.name).map_err(bad)?;
     asked.changed("key issue", &asked.name);
     Ok(issued.text)
+}
+
+async fn lift_limit(asked: Asked<LimitLift>) -> Result<bool, Refused> {
+    let is_changed = asked.api.frontend()?.lift_limit(&asked.body).map_err(bad)?;
+    let change = if asked.body.seconds > 0 { "limit lift" } else { "limit restore" };
+    asked.changed(change, &asked.body.source.to_string());
+    Ok(is_changed)
+}
+
+async fn forgive(asked: Asked<()>) -> Result<Forgiven, Refused> {
+    let control = asked.api.frontend()?;
+    catalog(&asked.api)?.user_named(&asked.name).map_err(bad)?;
+    let sources = control.forgive(&asked.name);
+    asked.changed("limit forgive", &asked.name);
+    Ok(Forgiven { sources })
 }
 
 async fn add_group(asked: Asked<Group>) -> Result<(), Refused> {

@@ -6,11 +6,12 @@ use std::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
+    time::Duration,
 };
 
 use sluicegate_api::{
-    CallStory, ContactStatus, Decision, FrontendStatus, GrantStatus, JoinedGate, TableStatus, TracedMessages,
-    UsersTaken,
+    CallStory, ContactStatus, Decision, FrontendStatus, GrantStatus, JoinedGate, LimitLift, LimitStatus, TableStatus,
+    TracedMessages, UsersTaken,
 };
 use sluicegate_bounded::Gauge;
 use sluicegate_feed::{JoinSecret, JoinToken, Selected, Selector};
@@ -35,7 +36,10 @@ use crate::{
     streams::{self, StreamMetrics},
     worker::Gauges,
 };
-use sluicegate_proxy::{AgentKeys, Decisions, Guesses, Ledger, Outages, ShardMetrics, Stories, Traces, TracesFull};
+use sluicegate_proxy::{
+    AgentKeys, Decisions, Guesses, LIFTED_S_MAX, Ledger, Limits, LimitsFull, Outages, ShardMetrics, Stories, Traces,
+    TracesFull,
+};
 
 const OUT: Family = Family::gauge(
     "sluicegate_frontend_server_out",
@@ -47,9 +51,9 @@ const TABLE_MAX: Family = Family::gauge("sluicegate_frontend_table_max", &["tabl
 
 /// How often, and how long after each other, a hub with a full queue is told.
 const BUSY_TRIES: u32 = 100;
-const BUSY_PAUSE: std::time::Duration = std::time::Duration::from_millis(10);
+const BUSY_PAUSE: Duration = Duration::from_millis(10);
 /// How long a change waits for SIP threads to decide by it.
-const TAKEN_WITHIN: std::time::Duration = std::time::Duration::from_secs(1);
+const TAKEN_WITHIN: Duration = Duration::from_secs(1);
 
 /// Why something asked of a running frontend could not be done.
 #[derive(Debug, thiserror::Error)]
@@ -75,6 +79,12 @@ pub enum ControlError {
     /// Too many traces.
     #[error(transparent)]
     Traces(#[from] TracesFull),
+    /// Too many limits are lifted.
+    #[error(transparent)]
+    Limits(#[from] LimitsFull),
+    /// A limit cannot be lifted so.
+    #[error("a limit is lifted for at most {} days, and with a reason of at most 200 characters", LIFTED_S_MAX / 86_400)]
+    Lift,
     /// No such replica.
     #[error(
         "there is no [[frontend.replica]] {0:?} in this frontend's configuration; add it, and start the frontend anew"
@@ -105,6 +115,7 @@ pub(crate) struct Inner {
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) decisions: Arc<Decisions>,
     pub(crate) guesses: Arc<Guesses>,
+    pub(crate) limits: Arc<Limits>,
     pub(crate) outages: Arc<Outages>,
     pub(crate) stories: Arc<Stories>,
     pub(crate) traces: Arc<Traces>,
@@ -346,6 +357,33 @@ impl Control {
         self.inner.contacts.error().map_or(Ok(ended), |error| Err(ControlError::NotWritten(error)))
     }
 
+    /// Senders that were held to a limit lately, and those for which one is lifted.
+    #[must_use]
+    pub fn limits(&self) -> Vec<LimitStatus> {
+        self.inner.limits.status(self.inner.clock.now(), self.inner.clock.unix().0)
+    }
+
+    /// Lifts the limit of load for a source, or ends that; whether there was anything to do.
+    ///
+    /// # Errors
+    /// [`ControlError::Lift`], [`ControlError::Limits`].
+    pub fn lift_limit(&self, lift: &LimitLift) -> Result<bool, ControlError> {
+        let LimitLift { source, seconds, reason } = lift;
+        let is_said = !reason.trim().is_empty() && reason.chars().count() <= 200;
+        if *seconds > LIFTED_S_MAX || (*seconds > 0 && !is_said) || reason.chars().any(char::is_control) {
+            return Err(ControlError::Lift);
+        }
+        Ok(self.inner.limits.lift(self.inner.clock.now(), *source, Duration::from_secs(*seconds), reason)?)
+    }
+
+    /// Forgets wrong passwords of a user; at how many sources the user may try again.
+    #[must_use]
+    pub fn forgive(&self, user: &str) -> usize {
+        let from = self.inner.limits.forgive(user);
+        self.inner.guesses.forgive(user, &from);
+        from.len()
+    }
+
     /// What was decided about a user lately, newest first.
     #[must_use]
     pub fn trace_user(&self, user: &str) -> Vec<Decision> {
@@ -421,6 +459,7 @@ impl Control {
             inner.contacts.locations.gauge(),
             Gauge::of("gates", connected, crate::config::GATES_MAX),
         ]);
+        sums.extend(inner.limits.gauges());
         sums.extend(inner.policy.load().gauges());
         sums.extend(inner.places.gauges());
         sums.into_iter().map(|Gauge { name, used, max }| TableStatus { table: name.into(), used, max }).collect()

@@ -52,8 +52,8 @@ use crate::{
 };
 use sluicegate_overload::EngineeredError;
 use sluicegate_proxy::{
-    AgentKeys, Decisions, Event, Guesses, Ledger, Listening, Outages, Overload, Settings, Shard, ShardMetrics, Stories,
-    Traces,
+    AgentKeys, Decisions, Event, Guesses, Ledger, Limits, Listening, Outages, Overload, Settings, Shard, ShardMetrics,
+    Stories, Traces,
 };
 
 const DIALOG_FILE: &str = "frontend-dialog.key";
@@ -183,6 +183,7 @@ struct Common {
     policy: Arc<Published<Policy>>,
     ledger: Arc<Ledger>,
     guesses: Arc<Guesses>,
+    limits: Arc<Limits>,
     outages: Arc<Outages>,
     traces: Arc<Traces>,
     contacts: Arc<ContactFile>,
@@ -254,10 +255,11 @@ impl Opened {
         let contacts = Arc::new(contacts.restore(clock, &config.tables, listening, &policy));
         let traces = Arc::default();
         let outages = Arc::default();
+        let limits = Arc::default();
         let policy = Arc::new(Published::new(policy, sockets.len()));
         let agents = Arc::new(Published::new(agents, sockets.len()));
         let common =
-            Common { guesses, outages, traces, contacts, secrets, agents, policy, ledger, clock, stop, events };
+            Common { guesses, limits, outages, traces, contacts, secrets, agents, policy, ledger, clock, stop, events };
         let shards = start_shards(&config, &common, sockets, addresses)?;
         let (asks, ask_queue) = mpsc::channel(ASKS_MAX);
         let (gate_events, gates) = mpsc::channel(GATE_EVENTS_MAX);
@@ -482,6 +484,7 @@ fn settings(config: &Config, common: &Common, (shard, overload): (u8, Overload),
         replica_key: Arc::clone(&secrets.replica),
         agents: Arc::clone(&common.agents.load()),
         guesses: Arc::clone(&common.guesses),
+        limits: Arc::clone(&common.limits),
         outages: Arc::clone(&common.outages),
         traces: Arc::clone(&common.traces),
         issuer: Arc::clone(&secrets.issuer),
@@ -515,6 +518,7 @@ fn control(
         decisions: Arc::new(Decisions::default()),
         stories: Arc::new(Stories::new(config.grants_max)),
         guesses: Arc::clone(&common.guesses),
+        limits: Arc::clone(&common.limits),
         outages: Arc::clone(&common.outages),
         traces: Arc::clone(&common.traces),
         contacts: Arc::clone(&common.contacts),

@@ -9,8 +9,8 @@ use sluicegate_feed::Selector;
 use sluicegate_grant::{GrantId, IssuerKey};
 use sluicegate_policy::{Bounds, Credentials, Draft, Group, Policy, Service, User};
 use sluicegate_proxy::{
-    AgentKeys, ConnectionId, DigestName, Event, Flow, GateAnswer, Guesses, Input, Ledger, Listening, Locations, Now,
-    Outages, Overload, Phones, Proofs, Settings, Shard, ShardMetrics, Tables, Traces, derive,
+    AgentKeys, ConnectionId, DigestName, Event, Flow, GateAnswer, Guesses, Input, Ledger, Limits, Listening, Locations,
+    Now, Outages, Overload, Phones, Proofs, Settings, Shard, ShardMetrics, Tables, Traces, derive,
 };
 use sluicegate_signin::ReplicaKey;
 use sluicegate_sip::{
@@ -185,6 +185,7 @@ impl Frontend {
             replica_key: Arc::new(replica_key(self.setup.replica)),
             agents: Arc::clone(&self.agents),
             guesses: Arc::new(Guesses::new([3; 16])),
+            limits: Arc::new(Limits::default()),
             outages: Arc::new(Outages::default()),
             traces: Arc::new(Traces::default()),
             issuer: Arc::new(IssuerKey::from_seed([9; 32])),

@@ -1,8 +1,9 @@
 //! What a site has: users, keys, groups, services, grants, rules.
 
-use std::path::PathBuf;
+use std::{net::IpAddr, path::PathBuf};
 
 use clap::{Args, Subcommand};
+use ipnet::IpNet;
 use sluicegate_grant::DataMode;
 
 use super::{NodeAddress, Password, Reading};
@@ -175,6 +176,43 @@ pub(crate) enum GrantAction {
         #[command(flatten)]
         node: NodeAddress,
     },
+}
+
+/// Limits that senders of a frontend are held to.
+#[derive(Debug, Subcommand)]
+pub(crate) enum LimitAction {
+    /// List who was refused in the last minute since it sends more than others while more comes than can be served, or since too many
+    /// wrong passwords came; and whom that is lifted for.
+    Ls(Reading),
+    /// Refuse nobody at an address or network for load, for a time: it is an office, not an attack.
+    Lift {
+        /// The address or network.
+        #[arg(value_name = "SOURCE", value_parser = source)]
+        source: IpNet,
+        /// For how many minutes; at most 30 days.
+        #[arg(long = "for", value_name = "MINUTES", value_parser = clap::value_parser!(u64).range(1..=43_200))]
+        minutes: u64,
+        /// Why, for whoever lists it later.
+        #[arg(long)]
+        reason: String,
+        #[command(flatten)]
+        node: NodeAddress,
+    },
+    /// End that.
+    Restore {
+        /// The address or network.
+        #[arg(value_name = "SOURCE", value_parser = source)]
+        source: IpNet,
+        #[command(flatten)]
+        node: NodeAddress,
+    },
+    /// Forget wrong passwords of a user, who may try again at once.
+    Forgive(Named),
+}
+
+fn source(text: &str) -> Result<IpNet, String> {
+    let network = text.parse().or_else(|error| text.parse().map(|address: IpAddr| address.into()).map_err(|_| error));
+    network.map_err(|_| "write an address, such as 198.51.100.7, or a network, such as 198.51.100.0/24".to_owned())
 }
 
 #[derive(Debug, Subcommand)]

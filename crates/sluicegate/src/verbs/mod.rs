@@ -14,6 +14,7 @@ mod gate;
 mod keys;
 #[cfg(feature = "lab")]
 mod lab;
+mod limits;
 mod link;
 mod node;
 mod objects;
@@ -55,6 +56,7 @@ pub(crate) fn run(verb: Verb, log: &[String]) -> Result<ExitCode> {
         Verb::Group { action } => objects::group(action)?,
         Verb::Service { action } => objects::service(action)?,
         Verb::Grant { action } => objects::grant(action)?,
+        Verb::Limit { action } => limits::run(action)?,
         Verb::Policy { action } => return objects::policy(action),
         Verb::GateJoin(join) => gate::join(&join)?,
         Verb::GateClose(config) => gate::close(&config.file)?,

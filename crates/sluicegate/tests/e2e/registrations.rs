@@ -21,6 +21,7 @@ use crate::support::{
 
 on_packet!(telephones_are_registered_over_a_restart_until_an_operator_or_their_time_ends_it, &[], restart);
 on_packet!(alone a_frontend_that_is_killed_while_many_register_knows_what_was_written, &[], killed);
+on_packet!(who_is_refused_for_wrong_passwords_is_listed_and_an_operator_has_them_try_again, &[], limits);
 
 /// More than passes between a registration and its being on disk.
 const WRITTEN: Duration = Duration::from_secs(3);
@@ -88,6 +89,40 @@ fn restart(_: &'static str) {
     node.restart(&lab);
     node.add_user(&lab, "bob", None);
     assert_eq!(contacts(&node, "bob").len(), 0, "another bob");
+}
+
+fn limits(_: &'static str) {
+    let lab = Lab::new();
+    let node = frontend(&lab);
+    let contact = "Contact: <sip:alice@192.168.0.9>\r\n";
+    let mut alice = phone(&lab, "alice");
+    alice.password = "guess".to_owned();
+    let answers: Vec<u16> = (0..12).map(|_| alice.register(contact).status).collect();
+    assert_eq!((answers[0], answers[11]), (401, 503), "{answers:?}");
+    alice.password = PASSWORD.to_owned();
+    assert_eq!(alice.register(contact).status, 503, "not looked at");
+    let listed = node.json(&["limit", "ls"]);
+    let (kind, source, user) = (&listed[0]["kind"], &listed[0]["source"], &listed[0]["user"]);
+    assert_eq!(
+        (kind, source, user),
+        (&"passwords".into(), &format!("{CLIENT}/32").into(), &"alice".into()),
+        "{listed}"
+    );
+    let text = node.cli(&["limit", "forgive", "alice"]).expect("limit forgive");
+    assert_eq!(text, "wrong passwords of alice are forgotten, from 1 places\n");
+    assert_eq!(alice.register(contact).status, 200);
+    assert_eq!(node.json(&["limit", "ls"]), Value::Array(Vec::new()));
+    assert!(!node.cli(&["limit", "forgive", "nobody"]).status.success());
+
+    node.cli(&["limit", "lift", "198.51.100.0/24", "--for", "90", "--reason", "the office"]).expect("limit lift");
+    let listed = node.json(&["limit", "ls"]);
+    assert_eq!((&listed[0]["kind"], &listed[0]["reason"]), (&"lifted".into(), &"the office".into()), "{listed}");
+    let text = node.cli(&["limit", "ls"]).expect("limit ls");
+    assert!(text.contains("198.51.100.0/24") && text.contains("90m"), "{text}");
+    node.cli(&["limit", "restore", "198.51.100.0/24"]).expect("limit restore");
+    assert!(!node.cli(&["limit", "restore", "198.51.100.0/24"]).status.success(), "nothing is lifted");
+    let no_reason = ["limit", "lift", "198.51.100.0/24", "--for", "1", "--reason", " "];
+    assert!(!node.cli(&no_reason).status.success());
 }
 
 /// The names of users that are registered.

@@ -4,9 +4,9 @@ use sluicegate_policy::{Group, Service};
 
 use super::{Endpoint, Method};
 use crate::{
-    CallStory, Configured, Decision, Flow, FlowTrace, Gate, GrantStatus, JoinToken, MessagesWanted, NewUser,
-    NodeStatus, Observe, PolicyAnswer, PolicyTest, Revoke, Revoked, TracedMessages, Unregistered, User, UserChange,
-    UserStatus,
+    CallStory, Configured, Decision, Flow, FlowTrace, Forgiven, Gate, GrantStatus, JoinToken, LimitLift, LimitStatus,
+    MessagesWanted, NewUser, NodeStatus, Observe, PolicyAnswer, PolicyTest, Revoke, Revoked, TracedMessages,
+    Unregistered, User, UserChange, UserStatus,
 };
 
 /// How the node is.
@@ -15,6 +15,12 @@ pub static STATUS: Endpoint<(), NodeStatus> = Endpoint::new(Method::GET, "/v1/st
 pub static GRANTS: Endpoint<(), Vec<GrantStatus>> = Endpoint::new(Method::GET, "/v1/grants");
 /// Ends grants.
 pub static GRANTS_REVOKE: Endpoint<Revoke, Revoked> = Endpoint::new(Method::POST, "/v1/grants/revoke");
+/// Senders that were held to a limit lately, and those for which one is lifted.
+pub static LIMITS: Endpoint<(), Vec<LimitStatus>> = Endpoint::new(Method::GET, "/v1/limits");
+/// Lifts the limit of load for a source, or ends that; answers whether there was anything to do.
+pub static LIMIT_LIFT: Endpoint<LimitLift, bool> = Endpoint::new(Method::POST, "/v1/limits/lifted");
+/// Forgets wrong passwords of a user.
+pub static LIMIT_FORGIVE: Endpoint<(), Forgiven> = Endpoint::new(Method::DELETE, "/v1/limits/passwords/{name}");
 /// Whether strangers' packets are only counted; answers with the same.
 pub static OBSERVE: Endpoint<Observe, Observe> = Endpoint::new(Method::POST, "/v1/observe");
 /// The node that waits for it stays as it is.

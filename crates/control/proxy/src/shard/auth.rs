@@ -164,6 +164,9 @@ impl Authenticator {
             }
             Verdict::Malformed => cx.answer(asked, (Outcome::Malformed, 400), &[]),
             Verdict::Guessing(user) => {
+                if cx.policy.user(user).is_some() {
+                    cx.settings.limits.refused_password(cx.now.instant, asked.flow.peer, user);
+                }
                 let why = "too many wrong passwords came for this user; one more is looked at every ten seconds";
                 cx.decided(asked, user, (Outcome::Guessing, 503), [why]);
                 cx.answer(asked, (Outcome::Guessing, 503), &[]);

@@ -11,6 +11,7 @@ use super::shedding::Overload;
 use crate::{
     agents::AgentKeys,
     guesses::Guesses,
+    limits::Limits,
     locations::Locations,
     outages::Outages,
     traces::Traces,
@@ -130,6 +131,8 @@ pub struct Settings {
     pub agents: Arc<AgentKeys>,
     /// Wrong digests of all shards.
     pub guesses: Arc<Guesses>,
+    /// Who is refused for sending too much, of all shards.
+    pub limits: Arc<Limits>,
     /// Which SIP servers do not answer, of all shards.
     pub outages: Arc<Outages>,
     /// Messages that operators want to see.

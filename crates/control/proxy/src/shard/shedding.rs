@@ -249,7 +249,17 @@ const fn class_of(asked: Asked<'_>) -> Class {
 /// Whether to look at what is no answer to a request of ours. What comes over a connection is held up by its sender's window, and a
 /// SIP server that shows who it is sends what many telephones say.
 pub(super) fn hears(cx: &Context, shedding: &mut Shedding, registrar: &Registrar, flow: Flow) -> bool {
-    flow.connection.is_some() || shedding.hears(flow) || registrar.sender(cx, flow).is_some()
+    flow.connection.is_some() || shedding.hears(flow) || registrar.sender(cx, flow).is_some() || !is_held(cx, flow)
+}
+
+/// Whether it is refused for load, unless an operator has lifted that.
+fn is_held(cx: &Context, flow: Flow) -> bool {
+    let (limits, now) = (&cx.settings.limits, cx.now.instant);
+    let is_held = !limits.is_lifted(now, flow.peer.ip());
+    if is_held {
+        limits.refused_for_load(now, flow.peer);
+    }
+    is_held
 }
 
 /// Refuses a request, if it is to be refused; whether it was. A SIP server that calls for two thousand telephones is one source,
@@ -258,6 +268,7 @@ pub(super) fn shed(cx: &mut Context, shedding: &mut Shedding, registrar: &Regist
     match shedding.judge(cx, asked) {
         Verdict::Pass => false,
         Verdict::Reject { .. } if shedding.is_by_source() && registrar.sender(cx, asked.flow).is_some() => false,
+        _ if !is_held(cx, asked.flow) => false,
         Verdict::Reject { status, retry_after_s } => {
             let mut digits = itoa::Buffer::new();
             let after = digits.format(retry_after_s);

@@ -86,6 +86,20 @@ fn an_address_where_two_users_signed_in_is_let_in_twice_as_often() {
 }
 
 #[test]
+fn whom_an_operator_lets_send_more_is_not_refused() {
+    let mut site = Site::adaptive(64);
+    flood(&mut site);
+    let listed = site.limits.status(site.instant, 0);
+    assert_eq!(listed.iter().map(|limit| limit.source.to_string()).collect::<Vec<_>>(), ["192.0.2.66/32"]);
+    assert!(listed[0].refused > 4_000, "{listed:?}");
+    let minute = Duration::from_secs(60);
+    site.limits.lift(site.instant, "192.0.2.0/24".parse().unwrap(), minute, "an office").unwrap();
+    assert!(flood(&mut site).iter().all(|answer| status(answer) == 407));
+    site.pass(minute);
+    assert!(flood(&mut site).iter().any(|answer| status(answer) == 500), "it ends by its time");
+}
+
+#[test]
 fn what_is_refused_is_refused_again_when_it_comes_again() {
     let mut site = Site::adaptive(64);
     flood(&mut site);

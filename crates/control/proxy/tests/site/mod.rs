@@ -13,7 +13,7 @@ use sluicegate_feed::{GrantDelta, Selected};
 use sluicegate_grant::{DataMode, GrantId, IssuerKey, epoch::Epoch, mac::SessionSecret};
 use sluicegate_policy::{Policy, SipPeer};
 use sluicegate_proxy::{
-    AgentKeys, DigestName, Event, Flow, GateAnswer, Guesses, Input, Ledger, Listening, Locations, Now, Outages,
+    AgentKeys, DigestName, Event, Flow, GateAnswer, Guesses, Input, Ledger, Limits, Listening, Locations, Now, Outages,
     Overload, Phones, Settings, Shard, ShardMetrics, Tables, Traces,
 };
 use sluicegate_signin::{
@@ -55,6 +55,7 @@ pub(crate) struct Site {
     /// The frontend's own key.
     pub(crate) replica_key: Arc<ReplicaKey>,
     guesses: Arc<Guesses>,
+    pub(crate) limits: Arc<Limits>,
     pub(crate) outages: Arc<Outages>,
     pub(crate) locations: Arc<Locations>,
     pub(crate) traces: Arc<Traces>,
@@ -113,6 +114,7 @@ impl Site {
             listener: 0,
             replica_key: Arc::new(replica()),
             guesses: Arc::new(Guesses::new([3; 16])),
+            limits: Arc::default(),
             outages: Arc::default(),
             locations: Arc::new(Locations::new(tables.contacts_max, tables.contacts_per_user_max)),
             traces: Arc::default(),
@@ -170,6 +172,7 @@ impl Site {
             replica_key: Arc::clone(&self.replica_key),
             agents: Arc::clone(&self.agents),
             guesses: Arc::clone(&self.guesses),
+            limits: Arc::clone(&self.limits),
             outages: Arc::clone(&self.outages),
             traces: Arc::clone(&self.traces),
             issuer: Arc::new(IssuerKey::from_seed([9; 32])),

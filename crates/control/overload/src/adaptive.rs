@@ -85,9 +85,11 @@ impl Adaptive {
     }
 
     /// A request that begins something arrives. `draw` is a keyed hash of its Call-ID: what comes again, here or at a replica,
-    /// is judged alike. `source` is one of whom it is from.
-    pub fn arrive(&mut self, draw: u64, source: u64) -> Verdict {
+    /// is judged alike. `source` is one of whom it is from; what is shown to come from there does not compete with what anybody
+    /// may have sent in its name.
+    pub fn arrive(&mut self, draw: u64, source: u64, is_shown: bool) -> Verdict {
         let members = f64::from(self.members.of(source).max(1));
+        let source = if is_shown { !source } else { source };
         let sent = self.sources.count(source, members);
         let share = self.level.map_or(1.0, |level| (level / sent).min(1.0)) * (1.0 - self.memory);
         if chance(draw) >= share {
@@ -220,7 +222,7 @@ mod tests {
             for (place, rate) in rates.iter().enumerate() {
                 for _ in 0..rate / 10 {
                     random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                    if server.arrive(random, hash(place as u64)) == Verdict::Pass {
+                    if server.arrive(random, hash(place as u64), false) == Verdict::Pass {
                         work += 1.0 / served;
                         passed[place] += u64::from(tick > 50);
                     } else {
@@ -312,18 +314,18 @@ mod tests {
         for tick in 1..=100 {
             let mut work = 0;
             for _ in 0..2_000 {
-                if server.arrive(0, 7) == Verdict::Pass {
+                if server.arrive(0, 7, false) == Verdict::Pass {
                     work += 1;
                 }
             }
             for source in 100..150 {
-                work += u32::from(server.arrive(1 << 62, source) == Verdict::Pass);
+                work += u32::from(server.arrive(1 << 62, source, false) == Verdict::Pass);
             }
             // A hundred in an interval are what it can do.
             let used = Used { cpu: (f64::from(work) / 100.0).min(1.0), begun: 1.0, memory: 0, sojourn: Duration::ZERO };
             server.measure(Instant::from_millis(tick * 100), used);
             if tick > 50 {
-                passed += (100..150).filter(|source| server.arrive(1 << 62, *source) == Verdict::Pass).count();
+                passed += (100..150).filter(|source| server.arrive(1 << 62, *source, false) == Verdict::Pass).count();
             }
         }
         assert_eq!(passed, 50 * 50, "who sends once is let in, whatever another does");
@@ -340,7 +342,7 @@ mod tests {
             let mut server = Adaptive::new(AIMS, Instant::ZERO);
             for interval in 1..=20 {
                 for draw in 0..100 {
-                    let _ = server.arrive(draw << 57, 7);
+                    let _ = server.arrive(draw << 57, 7, false);
                 }
                 let used = Used { cpu: 1.0, begun, memory: 0, sojourn: Duration::from_millis(60) };
                 server.measure(Instant::from_millis(interval * 100), used);
@@ -362,14 +364,14 @@ mod tests {
         };
         for _ in 0..50 {
             for draw in 0..1_000 {
-                let _ = server.arrive(draw << 54, 7);
+                let _ = server.arrive(draw << 54, 7, false);
             }
             measure(&mut server, 1.0, 200);
         }
         assert!(server.is_overloaded());
         let mut intervals = 0;
         while server.is_overloaded() {
-            let _ = server.arrive(0, 7);
+            let _ = server.arrive(0, 7, false);
             measure(&mut server, 0.1, 0);
             intervals += 1;
         }
@@ -381,12 +383,12 @@ mod tests {
         let mut server = Adaptive::new(AIMS, Instant::ZERO);
         for interval in 1..=20 {
             for draw in 0..100 {
-                let _ = server.arrive(draw << 57, 7);
+                let _ = server.arrive(draw << 57, 7, false);
             }
             let used = Used { cpu: 0.2, begun: 1.0, memory: 0, sojourn: Duration::from_millis(60) };
             server.measure(Instant::from_millis(interval * 100), used);
         }
-        assert!(matches!(server.arrive(u64::MAX / 100, 7), Verdict::Reject { .. }));
+        assert!(matches!(server.arrive(u64::MAX / 100, 7, false), Verdict::Reject { .. }));
     }
 
     #[test]
@@ -395,12 +397,12 @@ mod tests {
         let used = |memory| Used { cpu: 0.1, begun: 1.0, memory, sojourn: Duration::ZERO };
         server.measure(Instant::from_millis(100), used(1_500_000));
         let half = u64::MAX / 2;
-        assert_eq!(server.arrive(half - (1 << 40), 1), Verdict::Pass);
-        assert!(matches!(server.arrive(half + (1 << 40), 1), Verdict::Reject { status: 500, .. }));
+        assert_eq!(server.arrive(half - (1 << 40), 1, false), Verdict::Pass);
+        assert!(matches!(server.arrive(half + (1 << 40), 1, false), Verdict::Reject { status: 500, .. }));
         server.measure(Instant::from_millis(200), used(2_000_000));
-        assert!(matches!(server.arrive(0, 1), Verdict::Reject { retry_after_s: 5..=10, .. }));
+        assert!(matches!(server.arrive(0, 1, false), Verdict::Reject { retry_after_s: 5..=10, .. }));
         // What comes again is judged as before.
         server.measure(Instant::from_millis(300), used(1_500_000));
-        assert_eq!(server.arrive(half - (1 << 40), 1), Verdict::Pass);
+        assert_eq!(server.arrive(half - (1 << 40), 1, false), Verdict::Pass);
     }
 }

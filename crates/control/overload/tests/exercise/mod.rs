@@ -152,7 +152,7 @@ fn adaptive(input: &mut Input<'_>) {
             count => {
                 let (draw, source) = (input.whole(), u64::from(input.byte()));
                 for turn in 0..u64::from(count) {
-                    let verdict = server.arrive(draw.wrapping_mul(2 * turn + 1), source);
+                    let verdict = server.arrive(draw.wrapping_mul(2 * turn + 1), source, turn % 3 == 0);
                     holds(verdict);
                     assert!(server.is_overloaded() || verdict == Verdict::Pass, "{verdict:?} while nothing is used");
                 }

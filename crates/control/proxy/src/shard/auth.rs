@@ -175,6 +175,14 @@ impl Authenticator {
         None
     }
 
+    /// Whether a request has a nonce that was given to its address.
+    pub(super) fn has_given(&self, cx: &Context, asked: Asked<'_>) -> bool {
+        let (_, _, name) = credential_fields(&cx.policy, asked);
+        let found = find(asked.message, name, &cx.settings.realm).ok().flatten();
+        let (now, client) = (uptime(cx.now.instant), asked.flow.peer.ip());
+        found.is_some_and(|(authorization, _)| self.nonces.check(authorization.nonce, now, client).is_ok())
+    }
+
     /// Judges the credentials of a request.
     ///
     /// A wrong password and an unknown, disabled or wrongly used name cost the same: one look-up and the same hashes.

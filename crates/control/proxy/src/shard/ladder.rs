@@ -334,7 +334,11 @@ impl Shard {
     }
 
     fn shed(&mut self, asked: Asked<'_>) -> Passed<()> {
-        if shed(&mut self.cx, &mut self.shedding, &self.registrar, asked) { Err(Rung::Overload) } else { Ok(()) }
+        if shed(&mut self.cx, &mut self.shedding, (&self.registrar, &self.authenticator), asked) {
+            Err(Rung::Overload)
+        } else {
+            Ok(())
+        }
     }
 
     /// A retransmission of something authenticated before: its last answer again, without a look at its credentials.

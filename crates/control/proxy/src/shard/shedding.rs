@@ -9,6 +9,7 @@ use sluicegate_overload::{
 use sluicegate_wire::{Instant, ip::sender_of};
 
 use super::{
+    auth::Authenticator,
     context::Context,
     exchanges::{ExchangeId, Exchanges},
     ladder::Asked,
@@ -177,7 +178,7 @@ impl Shedding {
     }
 
     /// What is to be done with a request.
-    pub(super) fn judge(&mut self, cx: &Context, asked: Asked<'_>) -> Verdict {
+    pub(super) fn judge(&mut self, cx: &Context, asked: Asked<'_>, is_shown: bool) -> Verdict {
         let class = class_of(asked);
         match &mut self.control {
             Control::Off => Verdict::Pass,
@@ -189,7 +190,7 @@ impl Shedding {
                 let call_id = asked.essentials.call_id;
                 let call_id = call_id.get(..CALL_ID_JUDGED).unwrap_or(call_id);
                 let draw = hash(&self.key, &[call_id, &epoch.to_be_bytes()]);
-                let verdict = adaptive.arrive(draw, source_of(&self.key, asked.flow));
+                let verdict = adaptive.arrive(draw, source_of(&self.key, asked.flow), is_shown);
                 // Whoever sent it has sent it again.
                 if self.waited > SENT_AGAIN.max(*sojourn_max) { adaptive.reject(draw) } else { verdict }
             }
@@ -264,8 +265,17 @@ fn is_held(cx: &Context, flow: Flow) -> bool {
 
 /// Refuses a request, if it is to be refused; whether it was. A SIP server that calls for two thousand telephones is one source,
 /// and no flood.
-pub(super) fn shed(cx: &mut Context, shedding: &mut Shedding, registrar: &Registrar, asked: Asked<'_>) -> bool {
-    match shedding.judge(cx, asked) {
+pub(super) fn shed(
+    cx: &mut Context,
+    shedding: &mut Shedding,
+    (registrar, authenticator): (&Registrar, &Authenticator),
+    asked: Asked<'_>,
+) -> bool {
+    // Anybody may send datagrams in another's name, but is given no nonce for it.
+    let is_shown = shedding.is_by_source()
+        && asked.essentials.to.tag.is_none()
+        && (asked.flow.connection.is_some() || authenticator.has_given(cx, asked));
+    match shedding.judge(cx, asked, is_shown) {
         Verdict::Pass => false,
         Verdict::Reject { .. } if shedding.is_by_source() && registrar.sender(cx, asked.flow).is_some() => false,
         _ if !is_held(cx, asked.flow) => false,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use sluicegate_overload::{Durations, Engineered, Load, Refusing};
 use sluicegate_proxy::{Count, Kind, Outcome, Overload, Tables};
 
-use crate::site::{Caller, PBX, PHONE, Site, header, phone, relayed, reply, set_up, status};
+use crate::site::{AUDIO, Caller, PBX, PHONE, Site, header, phone, relayed, reply, set_up, status};
 
 /// Lets a tenth of a second pass in which the thread was busy for this share of it.
 fn measure(site: &mut Site, cpu: f64) -> Vec<(std::net::SocketAddr, String)> {
@@ -97,6 +97,28 @@ fn whom_an_operator_lets_send_more_is_not_refused() {
     assert!(flood(&mut site).iter().all(|answer| status(answer) == 407));
     site.pass(minute);
     assert!(flood(&mut site).iter().any(|answer| status(answer) == 500), "it ends by its time");
+}
+
+#[test]
+fn who_forges_an_address_takes_nothing_from_those_who_are_shown_to_be_there() {
+    let mut site = Site::adaptive(64);
+    let mut alice = phone();
+    let signed = alice.signed(&mut site, "INVITE", "sip:pbx@example.net", "", AUDIO);
+    let mut calls = 0..;
+    let mut is_let_in = |site: &mut Site| {
+        let call_id = format!("call-{}", calls.next().unwrap());
+        let invite =
+            Caller { call_id, ..Caller::new("mallory", PHONE) }.request("INVITE", "sip:pbx@example.net", "", "");
+        status(&site.send(PHONE, invite)[0].1) == 407
+    };
+    for _ in 0..60 {
+        let let_in = (0..300).filter(|_| is_let_in(&mut site)).count();
+        // Ten in an interval are what it can do.
+        measure(&mut site, let_in as f64 / 10.0);
+    }
+    let let_in = (0..100).filter(|_| is_let_in(&mut site)).count();
+    assert!(let_in <= 20, "anybody may have sent them, and {let_in} of 100 are let in");
+    assert!(site.send(PHONE, signed).iter().any(|(to, _)| to.to_string() == PBX));
 }
 
 #[test]

@@ -41,6 +41,8 @@ pub(super) const CROWD: usize = 200;
 /// Calls a second of them together: more than a thread can set up.
 const CROWD_PER_S: u32 = 12_000;
 const CROWD_HOLD_MS: u32 = 200;
+/// Which they offer, and send nothing from.
+const CROWD_MEDIA_PORT: u16 = 10_000;
 const CROWD_CALLS_MAX: u32 = 1 << 17;
 
 pub(super) fn to(over: Over) -> Vec<SocketAddr> {
@@ -118,6 +120,7 @@ impl Siege<'_> {
             service: Exchange::Office.name().to_owned(),
             users: self.stolen.clone(),
             rates: vec![CallRate { per_s: CROWD_PER_S, ms }],
+            media_port: CROWD_MEDIA_PORT,
             hold_ms: Some(CROWD_HOLD_MS),
             calls_max: CROWD_CALLS_MAX,
             tick_ms: 1_000,

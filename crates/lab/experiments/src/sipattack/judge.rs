@@ -34,6 +34,8 @@ const EXCHANGES_MAX: f64 = 0.5;
 const FLOOD_PER_S_MIN: f64 = 5_000.0;
 /// What the crowd has to ask for, calls a second; less than can be served asks for no control of overload.
 const CROWD_PER_S_MIN: f64 = 4_000.0;
+/// Whose calls all fail is refused for something else.
+const CROWD_ESTABLISHED_PER_S_MIN: f64 = 20.0;
 /// Calls that end when their front end is killed say no BYE that is answered.
 const MARGIN_NS: u64 = 5_000_000_000;
 
@@ -132,7 +134,7 @@ pub(super) fn judge(report: &mut Report, options: &AttackOptions, played: &Playe
     let per_s = |calls: u64| calls as f64 / f64::from(surge_s);
     let crowd = &played.crowd;
     judge.timed(true).at_least("calls_offered_per_s", per_s(crowd.offered), CROWD_PER_S_MIN);
-    judge.note("calls_established_per_s", per_s(crowd.established));
+    judge.timed(true).at_least("calls_established_per_s", per_s(crowd.established), CROWD_ESTABLISHED_PER_S_MIN);
     judge.note("challenges_answered_per_s", per_s(crowd.challenged));
     judge.note("requests_again_per_s", per_s(crowd.retransmissions));
     for (status, count) in &crowd.refused {
@@ -220,7 +222,7 @@ mod tests {
     }
 
     fn crowd(offered: u64) -> LoadSum {
-        LoadSum { offered, ..LoadSum::default() }
+        LoadSum { offered, established: offered / 50, ..LoadSum::default() }
     }
 
     fn good() -> Played {
@@ -293,7 +295,7 @@ mod tests {
 
     #[test]
     fn an_attack_that_does_not_arrive_shows_nothing() {
-        assert_eq!(failures(|run| run.crowd = crowd(0)), ["calls_offered_per_s"]);
+        assert_eq!(failures(|run| run.crowd = crowd(0)), ["calls_offered_per_s", "calls_established_per_s"]);
         assert_eq!(failures(|run| run.looks.iter_mut().for_each(|look| look.datagrams = 0)), ["flood_received_per_s"]);
     }
 }

@@ -181,14 +181,8 @@ pub struct Transmits {
     pub(crate) links: Links,
 }
 
-impl Transmits {
-    /// Most datagrams held between two flushes.
-    pub const DATAGRAMS_MAX: usize = 4096;
-    /// Longest datagram, in bytes: what UDP over IPv4 can carry.
-    pub const DATAGRAM_BYTES_MAX: usize = 65_507;
-
-    /// An empty list.
-    pub(crate) fn new() -> Self {
+impl Default for Transmits {
+    fn default() -> Self {
         Self {
             bytes: Vec::with_capacity(64 * 1024),
             items: Vec::with_capacity(64),
@@ -197,6 +191,13 @@ impl Transmits {
             links: Links::default(),
         }
     }
+}
+
+impl Transmits {
+    /// Most datagrams held between two flushes.
+    pub const DATAGRAMS_MAX: usize = 4096;
+    /// Longest datagram, in bytes: what UDP over IPv4 can carry.
+    pub const DATAGRAM_BYTES_MAX: usize = 65_507;
 
     /// Queues one datagram; `false` if it did not fit and was counted as dropped.
     pub fn push(&mut self, flow: Flow, datagram: &[u8]) -> bool {
@@ -216,6 +217,13 @@ impl Transmits {
     /// The queued datagrams, oldest first.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (Flow, &[u8])> {
         self.items.iter().map(|item| (item.flow, self.bytes.get(item.start..item.end).unwrap_or_default()))
+    }
+
+    /// The datagram that was queued so many after the oldest.
+    #[must_use]
+    pub fn get(&self, position: usize) -> Option<&[u8]> {
+        let item = self.items.get(position)?;
+        self.bytes.get(item.start..item.end)
     }
 
     /// Those that were queued since the last call.
@@ -255,7 +263,7 @@ mod tests {
 
     #[test]
     fn datagrams_come_out_in_the_order_they_went_in() {
-        let mut transmits = Transmits::new();
+        let mut transmits = Transmits::default();
         assert!(transmits.push(flow(), b"one") && transmits.push(flow(), b"two"));
         let all: Vec<_> = transmits.iter().map(|(_, bytes)| bytes.to_vec()).collect();
         assert_eq!(all, [b"one".to_vec(), b"two".to_vec()]);
@@ -310,12 +318,12 @@ mod tests {
 
     #[test]
     fn a_full_list_drops_and_counts() {
-        let mut transmits = Transmits::new();
+        let mut transmits = Transmits::default();
         for _ in 0..Transmits::DATAGRAMS_MAX {
             assert!(transmits.push(flow(), b"x"));
         }
         assert!(!transmits.push(flow(), b"x"));
-        assert!(!Transmits::new().push(flow(), &vec![0; Transmits::DATAGRAM_BYTES_MAX + 1]));
+        assert!(!Transmits::default().push(flow(), &vec![0; Transmits::DATAGRAM_BYTES_MAX + 1]));
         assert_eq!(transmits.take_dropped(), 1);
         assert_eq!(transmits.take_dropped(), 0);
     }

@@ -17,6 +17,7 @@ mod feed;
 mod holder;
 mod inbox;
 mod log_limit;
+mod outbox;
 mod overload;
 mod published;
 mod replica;

@@ -2,7 +2,8 @@
 //! system call per 64 datagrams and is spread over the cores by the kernel.
 
 use std::{
-    io::{self, IoSlice, IoSliceMut},
+    array,
+    io::{self, IoSliceMut},
     net::{SocketAddr, UdpSocket},
     os::fd::{AsFd, AsRawFd, BorrowedFd},
     time::Duration,
@@ -13,8 +14,8 @@ use nix::{
     errno::Errno,
     sys::{
         socket::{
-            ControlMessageOwned, MsgFlags, MultiHeaders, RecvMsg, SockaddrStorage, recvmmsg, sendmmsg, setsockopt,
-            sockopt::{RcvBufForce, ReceiveTimestampns},
+            ControlMessageOwned, MsgFlags, MultiHeaders, RecvMsg, SockaddrStorage, recvmmsg, setsockopt,
+            sockopt::{RcvBufForce, ReceiveTimestampns, UdpGsoSegment},
         },
         time::TimeSpec,
     },
@@ -32,6 +33,9 @@ const RECEIVE_BUFFER_BYTES: usize = 4 << 20;
 /// Send buffer asked for, in bytes.
 const SEND_BUFFER_BYTES: usize = 1 << 20;
 
+/// Longest datagram that goes whole over Ethernet, in bytes, over IPv4 and IPv6.
+const SEGMENT_BYTES_MAX: (usize, usize) = (1_472, 1_452);
+
 /// Longer than this nothing waits in a socket's buffer.
 const WAIT_MAX: Duration = Duration::from_secs(10);
 
@@ -39,6 +43,7 @@ const WAIT_MAX: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(crate) struct Udp {
     socket: UdpSocket,
+    segment_max: usize,
 }
 
 impl Udp {
@@ -61,7 +66,23 @@ impl Udp {
         let _ = socket.set_send_buffer_size(SEND_BUFFER_BYTES);
         socket.set_nonblocking(true)?;
         socket.bind(&address.into())?;
-        Ok(Self { socket: socket.into() })
+        // A kernel that does not know it would send several datagrams as one.
+        let segment_max = match setsockopt(&socket, UdpGsoSegment, &0) {
+            Ok(()) if address.is_ipv4() => SEGMENT_BYTES_MAX.0,
+            Ok(()) => SEGMENT_BYTES_MAX.1,
+            Err(_) => 0,
+        };
+        Ok(Self { socket: socket.into(), segment_max })
+    }
+
+    /// The longest of several datagrams that the kernel takes as one message and cuts; 0 if it takes none.
+    pub(crate) const fn segment_max(&self) -> usize {
+        self.segment_max
+    }
+
+    /// The kernel cannot cut what goes out here.
+    pub(crate) const fn cannot_segment(&mut self) {
+        self.segment_max = 0;
     }
 
     /// The address bound to.
@@ -77,30 +98,36 @@ impl AsFd for Udp {
 }
 
 /// Receive memory of one thread.
-#[derive(Debug)]
 pub(crate) struct Inbox {
     memory: Vec<u8>,
+    /// Of each socket: what the kernel tells of an address and of its times is as long the next time.
+    headers: Vec<MultiHeaders<SockaddrStorage>>,
 }
 
 impl Inbox {
-    pub(crate) fn new() -> Self {
-        Self { memory: vec![0; BATCH * DATAGRAM_BYTES_MAX] }
+    /// For so many sockets.
+    pub(crate) fn new(sockets: usize) -> Self {
+        let headers = || MultiHeaders::preallocate(BATCH, Some(cmsg_space!(TimeSpec)));
+        Self {
+            memory: vec![0; BATCH * DATAGRAM_BYTES_MAX],
+            headers: std::iter::repeat_with(headers).take(sockets).collect(),
+        }
     }
 
-    /// Receives at most [`BATCH`] datagrams and hands each to `handle`, with the time that it has waited if that is known;
-    /// returns how many there were, 0 if none waited.
+    /// Receives at most [`BATCH`] datagrams from a socket, always the same of this number, and hands each to `handle`, with the
+    /// time that it has waited if that is known; returns how many there were, 0 if none waited.
     pub(crate) fn receive(
         &mut self,
-        udp: &Udp,
+        (number, udp): (usize, &Udp),
         mut handle: impl FnMut(SocketAddr, Option<Duration>, &[u8]),
     ) -> io::Result<usize> {
+        let Some(headers) = self.headers.get_mut(number) else { return Ok(0) };
         let mut lengths = [(0_usize, None, None); BATCH];
-        let mut headers = MultiHeaders::<SockaddrStorage>::preallocate(BATCH, Some(cmsg_space!(TimeSpec)));
         let count = {
-            let mut slices: Vec<[IoSliceMut<'_>; 1]> =
-                self.memory.chunks_exact_mut(DATAGRAM_BYTES_MAX).map(|chunk| [IoSliceMut::new(chunk)]).collect();
+            let mut chunks = self.memory.chunks_exact_mut(DATAGRAM_BYTES_MAX);
+            let mut slices: [_; BATCH] = array::from_fn(|_| [IoSliceMut::new(chunks.next().unwrap_or_default())]);
             let fd = udp.socket.as_raw_fd();
-            let received = match recvmmsg(fd, &mut headers, slices.iter_mut(), MsgFlags::MSG_DONTWAIT, None) {
+            let received = match recvmmsg(fd, headers, slices.iter_mut(), MsgFlags::MSG_DONTWAIT, None) {
                 Ok(received) => received,
                 // A refused port of an earlier answer's receiver is reported here; it says nothing about this socket.
                 Err(Errno::EAGAIN | Errno::EINTR | Errno::ECONNREFUSED) => return Ok(0),
@@ -137,38 +164,6 @@ fn waited(now: Option<TimeSpec>, message: &RecvMsg<'_, '_, SockaddrStorage>) -> 
     (waited <= WAIT_MAX).then_some(waited)
 }
 
-/// Sends these datagrams in batches; returns how many the kernel did not take.
-pub(crate) fn send_all<'a>(udp: &Udp, datagrams: impl Iterator<Item = (SocketAddr, &'a [u8])>) -> u64 {
-    let (mut slices, mut addresses): (Vec<[IoSlice<'a>; 1]>, Vec<Option<SockaddrStorage>>) = (Vec::new(), Vec::new());
-    for (to, bytes) in datagrams {
-        slices.push([IoSlice::new(bytes)]);
-        addresses.push(Some(SockaddrStorage::from(to)));
-    }
-    let mut dropped = 0;
-    let mut at = 0;
-    while let (Some(batch), Some(to)) = (slices.get(at..), addresses.get(at..)) {
-        let len = batch.len().min(BATCH);
-        if len == 0 {
-            break;
-        }
-        match send_batch(udp, batch.get(..len).unwrap_or_default(), to.get(..len).unwrap_or_default()) {
-            // One datagram that cannot be sent (no route, refused, too long, full buffer) must not hold up the rest.
-            0 => {
-                dropped += 1;
-                at += 1;
-            }
-            sent => at += sent,
-        }
-    }
-    dropped
-}
-
-fn send_batch(udp: &Udp, slices: &[[IoSlice<'_>; 1]], addresses: &[Option<SockaddrStorage>]) -> usize {
-    let mut headers = MultiHeaders::<SockaddrStorage>::preallocate(slices.len(), None);
-    let fd = udp.socket.as_raw_fd();
-    sendmmsg(fd, &mut headers, slices.iter(), addresses, [], MsgFlags::MSG_DONTWAIT).map_or(0, Iterator::count)
-}
-
 fn address_of(storage: &SockaddrStorage) -> Option<SocketAddr> {
     let v4 = storage.as_sockaddr_in().map(|v4| SocketAddr::V4((*v4).into()));
     v4.or_else(|| storage.as_sockaddr_in6().map(|v6| SocketAddr::V6((*v6).into())))
@@ -179,44 +174,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn datagrams_come_with_their_source_and_go_where_they_should() {
-        let (a, b) =
-            (Udp::bind("127.0.0.1:0".parse().unwrap(), true).unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
-        let (a_addr, b_addr) = (a.local_addr().unwrap(), b.local_addr().unwrap());
+    fn datagrams_come_with_their_source_and_how_long_they_waited() {
+        let local = ["127.0.0.1:0", "[::1]:0"];
+        let sockets = local.map(|local| Udp::bind(local.parse().unwrap(), true).unwrap());
+        let mut inbox = Inbox::new(sockets.len());
+        // In turn, and several times: the same memory serves sockets of both families.
         for text in ["one", "two", "three"] {
-            b.send_to(text.as_bytes(), a_addr).unwrap();
+            for (number, (local, socket)) in local.iter().zip(&sockets).enumerate() {
+                let peer = UdpSocket::bind(local).unwrap();
+                peer.send_to(text.as_bytes(), socket.local_addr().unwrap()).unwrap();
+                peer.send_to(b"and more", socket.local_addr().unwrap()).unwrap();
+                let mut got = Vec::new();
+                let take = |from, waited: Option<_>, bytes: &[u8]| got.push((from, waited.is_some(), bytes.to_vec()));
+                assert_eq!(inbox.receive((number, socket), take).unwrap(), 2);
+                peer.send_to(b"and more", socket.local_addr().unwrap()).unwrap();
+                let receive = || assert_eq!(inbox.receive((number, socket), |_, _, _| {}).unwrap(), 1);
+                assert_eq!(allocation_counter::measure(receive).count_total, 0);
+                let from = peer.local_addr().unwrap();
+                assert_eq!(got, [(from, true, text.into()), (from, true, b"and more".to_vec())]);
+                assert_eq!(inbox.receive((number, socket), |_, _, _| unreachable!()).unwrap(), 0);
+            }
         }
-        let mut inbox = Inbox::new();
-        let mut got = Vec::new();
-        assert_eq!(
-            inbox.receive(&a, |from, waited, bytes| got.push((from, waited.is_some(), bytes.to_vec()))).unwrap(),
-            3
-        );
-        assert_eq!(
-            got.iter().map(|(_, _, bytes)| bytes.as_slice()).collect::<Vec<_>>(),
-            [&b"one"[..], b"two", b"three"]
-        );
-        assert!(got.iter().all(|(from, is_timed, _)| *from == b_addr && *is_timed));
-        assert_eq!(inbox.receive(&a, |_, _, _| unreachable!()).unwrap(), 0);
-
-        let many: Vec<Vec<u8>> = (0..BATCH + 7).map(|i| vec![u8::try_from(i).unwrap(); 5]).collect();
-        assert_eq!(send_all(&a, many.iter().map(|bytes| (b_addr, bytes.as_slice()))), 0);
-        let mut buffer = [0; 16];
-        for expected in &many {
-            let (len, from) = b.recv_from(&mut buffer).unwrap();
-            assert_eq!((&buffer[..len], from), (expected.as_slice(), a_addr));
-        }
-    }
-
-    #[test]
-    fn one_unsendable_datagram_does_not_hold_up_the_others() {
-        let (a, b) =
-            (Udp::bind("127.0.0.1:0".parse().unwrap(), true).unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
-        let to = b.local_addr().unwrap();
-        let too_long = vec![0; 65_520];
-        let dropped = send_all(&a, [(to, too_long.as_slice()), (to, b"fits")].into_iter());
-        assert_eq!(dropped, 1);
-        let mut buffer = [0; 16];
-        assert_eq!(b.recv_from(&mut buffer).unwrap().0, 4);
     }
 }

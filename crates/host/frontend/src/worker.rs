@@ -2,7 +2,6 @@
 
 use std::{
     io,
-    os::fd::AsFd,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -13,7 +12,7 @@ use std::{
 
 use nix::{
     errno::Errno,
-    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags},
     time::{ClockId, clock_gettime},
 };
 use sluicegate_bounded::Gauge;
@@ -23,9 +22,10 @@ use tokio::sync::mpsc::{Sender, error::TrySendError};
 use crate::{
     clock::Clock,
     inbox::{ShardInbox, ShardSender},
+    outbox::Outbox,
     published::Published,
     streams::{Heard, Streams, Unsent},
-    udp::{BATCH, Inbox, Udp, send_all},
+    udp::{BATCH, Inbox, Udp},
 };
 use sluicegate_policy::Policy;
 use sluicegate_proxy::{AgentKeys, ConnectionId, Event, Flow, Input, Now, Shard};
@@ -34,6 +34,11 @@ use sluicegate_proxy::{AgentKeys, ConnectionId, Event, Flow, Input, Now, Shard};
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 /// Batches read from one socket before answers are sent and other work is done.
 const BATCHES_PER_TURN: usize = 4;
+/// What a thread is woken by, besides datagrams at a socket, which has its place among them.
+const INPUTS: u64 = u64::MAX;
+const CONNECTIONS: u64 = u64::MAX - 1;
+/// Things that are ready looked at in one turn; the others come next.
+const READY_MAX: usize = 64;
 
 /// Lines about a socket that does not work.
 static CANNOT_RECEIVE: Pace = Pace::per_second(2);
@@ -96,14 +101,31 @@ impl Drop for EndOnPanic {
 impl Worker {
     /// Starts the thread.
     pub(crate) fn spawn(self) -> io::Result<JoinHandle<()>> {
+        let poller = self.poller()?;
         thread::Builder::new().name(format!("sip-{}", self.number)).spawn(move || {
             let _guard = EndOnPanic;
-            self.run();
+            self.run(&poller);
         })
     }
 
-    fn run(mut self) {
-        let mut memory = Inbox::new();
+    /// What is waited for.
+    fn poller(&self) -> io::Result<Epoll> {
+        let poller = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        let readable = |data| EpollEvent::new(EpollFlags::EPOLLIN, data);
+        for ((_, udp), place) in self.sockets.iter().zip(0..) {
+            poller.add(udp, readable(place))?;
+        }
+        poller.add(&self.inbox, readable(INPUTS))?;
+        if let Some(streams) = &self.streams {
+            poller.add(streams, readable(CONNECTIONS))?;
+        }
+        Ok(poller)
+    }
+
+    fn run(mut self, poller: &Epoll) {
+        let mut memory = Inbox::new(self.sockets.len());
+        let mut outbox = Outbox::new();
+        let mut events = [EpollEvent::empty(); READY_MAX];
         let mut stalled: Option<Event> = None;
         let mut published = Instant::ZERO;
         let mut measured = (Instant::ZERO, Duration::ZERO);
@@ -112,18 +134,21 @@ impl Worker {
         while !self.stop.load(Ordering::Relaxed) {
             // So long nobody looked at streams, at most.
             let unread = self.clock.now().since(woken);
-            let readable = self.wait(stalled.is_some() || has_more);
+            let ready = self.wait(poller, &mut events, stalled.is_some() || has_more);
             woken = self.clock.now();
-            self.inbox.clear_wakes();
+            let is_ready = |what| ready.iter().any(|event| event.data() == what);
+            if is_ready(INPUTS) {
+                self.inbox.clear_wakes();
+            }
             self.take_published();
             let now = self.now();
             while let Some(input) = self.inbox.next() {
                 self.shard.on_input(now, input);
             }
-            for socket in readable {
-                self.receive(socket, &mut memory);
+            for place in ready.iter().filter_map(|event| usize::try_from(event.data()).ok()) {
+                self.receive(place, &mut memory);
             }
-            self.take_streams(unread);
+            self.take_streams(is_ready(CONNECTIONS).then_some(unread));
             let now = self.now();
             if self.shard.poll_timeout().is_some_and(|due| due <= now.instant) {
                 self.shard.on_time(now);
@@ -131,7 +156,7 @@ impl Worker {
             self.measure(&mut measured, now);
             // First of all: who has proved itself is not cut off in this turn.
             self.pass_events(&mut stalled);
-            has_more = self.flush();
+            has_more = self.flush(&mut outbox);
             if now.instant.since(published) >= Duration::from_millis(200) {
                 published = now.instant;
                 self.publish();
@@ -165,8 +190,8 @@ impl Worker {
         Now { instant: self.clock.now(), unix: self.clock.unix() }
     }
 
-    /// Sleeps until something is to be done; the sockets that have datagrams.
-    fn wait(&self, has_more: bool) -> Vec<usize> {
+    /// Sleeps until something is to be done; what there is to be read.
+    fn wait<'e>(&self, poller: &Epoll, events: &'e mut [EpollEvent; READY_MAX], has_more: bool) -> &'e [EpollEvent] {
         let now = self.clock.now();
         let due = self.shard.poll_timeout().into_iter().chain(self.streams.as_ref().and_then(Streams::next_due)).min();
         let due = due.map_or(SLEEP_MAX, |due| due.since(now)).min(SLEEP_MAX);
@@ -174,28 +199,25 @@ impl Worker {
         let due = if has_more { due.min(Duration::from_millis(1)) } else { due };
         // Rounded up, so that the shard is not woken just before its time and put to sleep again.
         let millis = u16::try_from(due.as_nanos().div_ceil(1_000_000)).unwrap_or(u16::MAX);
-        let mut fds: Vec<PollFd<'_>> =
-            self.sockets.iter().map(|(_, udp)| PollFd::new(udp.as_fd(), PollFlags::POLLIN)).collect();
-        fds.push(PollFd::new(self.inbox.as_fd(), PollFlags::POLLIN));
-        fds.extend(self.streams.iter().map(|streams| PollFd::new(streams.as_fd(), PollFlags::POLLIN)));
-        match poll(&mut fds, PollTimeout::from(millis)) {
-            Ok(_) | Err(Errno::EINTR) => {}
+        let count = match poller.wait(events, millis) {
+            Ok(count) => count,
+            Err(Errno::EINTR) => 0,
             Err(errno) => {
                 tracing::error!(%errno, "cannot wait for datagrams");
                 thread::sleep(Duration::from_millis(10));
+                0
             }
-        }
-        let is_ready = |fd: &PollFd<'_>| fd.revents().is_some_and(|events| !events.is_empty());
-        fds.iter().take(self.sockets.len()).enumerate().filter(|(_, fd)| is_ready(fd)).map(|(at, _)| at).collect()
+        };
+        events.get(..count).unwrap_or_default()
     }
 
-    fn receive(&mut self, socket: usize, memory: &mut Inbox) {
-        let Some((listener, socket)) = self.sockets.get(socket) else { return };
+    fn receive(&mut self, place: usize, memory: &mut Inbox) {
+        let Some((listener, socket)) = self.sockets.get(place) else { return };
         for _ in 0..BATCHES_PER_TURN {
             let now = self.now();
             let mut lap = Lap::start(&self.clock, &self.shard);
             let shard = &mut self.shard;
-            let received = memory.receive(socket, |peer, waited, bytes| {
+            let received = memory.receive((place, socket), |peer, waited, bytes| {
                 shard.wait(waited);
                 shard.on_datagram(now, Flow::datagrams(*listener, peer), bytes);
                 lap.end(shard);
@@ -213,19 +235,22 @@ impl Worker {
         }
     }
 
-    /// Looks at connections: what came over them, and whose time is over. What comes has waited for as long as the last turn took.
-    fn take_streams(&mut self, waited: Duration) {
+    /// Looks at connections: what came over them, if something did, and whose time is over. What comes has `waited` for as long
+    /// as the last turn took.
+    fn take_streams(&mut self, waited: Option<Duration>) {
         let now = self.now();
         let Self { streams: Some(streams), shard, inbox, clock, .. } = self else { return };
-        let mut lap = Lap::start(clock, shard);
-        streams.turn(now.instant, &mut |flow, proofs, heard| {
-            shard.wait_over_stream(waited);
-            match heard {
-                Heard::Message(bytes) => shard.on_message(now, flow, proofs, bytes),
-                Heard::Broken(bytes, error) => shard.on_broken(now, flow, bytes, error),
-            }
-            lap.end(shard);
-        });
+        if let Some(waited) = waited {
+            let mut lap = Lap::start(clock, shard);
+            streams.turn(now.instant, &mut |flow, proofs, heard| {
+                shard.wait_over_stream(waited);
+                match heard {
+                    Heard::Message(bytes) => shard.on_message(now, flow, proofs, bytes),
+                    Heard::Broken(bytes, error) => shard.on_broken(now, flow, bytes, error),
+                }
+                lap.end(shard);
+            });
+        }
         while let Some((flow, message)) = inbox.next_carried() {
             streams.send(now.instant, flow, &message);
         }
@@ -243,15 +268,11 @@ impl Worker {
     }
 
     /// Sends what is to be sent; whether more came of that.
-    fn flush(&mut self) -> bool {
+    fn flush(&mut self, outbox: &mut Outbox) -> bool {
         let now = self.clock.now();
         let out = self.shard.transmits();
         if !out.is_empty() {
-            let mut dropped = 0;
-            for (listener, socket) in &self.sockets {
-                let of_listener = out.iter().filter(|(flow, _)| flow.listener == *listener);
-                dropped += send_all(socket, of_listener.map(|(flow, bytes)| (flow.peer, bytes)));
-            }
+            let dropped = outbox.send(&mut self.sockets, out);
             if let Some(streams) = &mut self.streams {
                 for (flow, message) in out.iter() {
                     if streams.has(flow.listener) {

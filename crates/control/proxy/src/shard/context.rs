@@ -94,7 +94,7 @@ impl Context {
             proofs: None,
             is_undelivered: false,
             scratch: Vec::new(),
-            out: Transmits::new(),
+            out: Transmits::default(),
             events: VecDeque::new(),
             unproved_notes: Pace::per_second(UNPROVED_NOTES_PER_SEC),
             numbers: 0,

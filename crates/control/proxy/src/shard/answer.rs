@@ -31,6 +31,10 @@ pub(super) const SDP: &str = "application/sdp";
 const SUPPORTED: [&str; 2] = ["sluicegate", "timer"];
 /// Unknown extensions that an answer names.
 const UNSUPPORTED_MAX: usize = 8;
+/// Says when to come again. The last of the fields of a refusal for load: most of those to one peer are equally long, a multiple
+/// of so many bytes, so that they can be sent as one message.
+pub(super) const RETRY_AFTER: &str = "Retry-After";
+const REFUSAL_BYTES: usize = 64;
 /// Where a sender without a port in its Via is reached (RFC 3261 section 19.1.2).
 const SIP_PORT_DEFAULT: u16 = 5060;
 
@@ -159,13 +163,17 @@ impl Context {
         // The same for each retransmission, without remembering it (RFC 3261 section 8.2.7).
         let tag = self.keys.stateless_tag(message);
         let response = Response::to(message, code).source(flow.peer).to_tag(&tag);
-        let headers = response.begin(&mut self.scratch);
-        let is_dated = more.iter().any(|(name, _)| *name == "Retry-After");
-        let headers = match code {
-            503 if !is_dated => headers.header_args("Retry-After", format_args!("{RETRY_AFTER_SECS}")),
-            _ => headers,
+        let (others, after) = match more {
+            [others @ .., (RETRY_AFTER, after)] => (others, Some(after)),
+            others => (others, None),
         };
-        more.iter().fold(headers, |headers, (name, value)| headers.header(name, value)).finish();
+        let headers = response.begin(&mut self.scratch);
+        let headers = others.iter().fold(headers, |headers, (name, value)| headers.header(name, value));
+        match after {
+            Some(after) => headers.finish_evenly(RETRY_AFTER, after, REFUSAL_BYTES),
+            None if code == 503 => headers.header_args(RETRY_AFTER, format_args!("{RETRY_AFTER_SECS}")).finish(),
+            None => headers.finish(),
+        }
     }
 
     /// Answers what could not be parsed, if it is answerable at all.

@@ -9,6 +9,7 @@ use sluicegate_overload::{
 use sluicegate_wire::{Instant, ip::sender_of};
 
 use super::{
+    answer::RETRY_AFTER,
     auth::Authenticator,
     context::Context,
     exchanges::{ExchangeId, Exchanges},
@@ -282,7 +283,7 @@ pub(super) fn shed(
         Verdict::Reject { status, retry_after_s } => {
             let mut digits = itoa::Buffer::new();
             let after = digits.format(retry_after_s);
-            cx.answer(asked, (Outcome::Overload, status), &[("Retry-After", after.as_bytes())]);
+            cx.answer(asked, (Outcome::Overload, status), &[(RETRY_AFTER, after.as_bytes())]);
             true
         }
         Verdict::Drop => {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use sluicegate_overload::{Durations, Engineered, Load, Refusing};
 use sluicegate_proxy::{Count, Kind, Outcome, Overload, Tables};
+use sluicegate_sip::message::{HeaderName, Message};
 
 use crate::site::{AUDIO, Caller, PBX, PHONE, Site, header, phone, relayed, reply, set_up, status};
 
@@ -222,6 +223,44 @@ fn switched_off_it_refuses_nobody() {
     site.start(1);
     assert!(flood(&mut site).iter().all(|answer| status(answer) == 407));
     assert!(site.shards[0].measure_due().is_none());
+}
+
+/// What one INVITE that has waited for too long is answered.
+fn refused(site: &mut Site, call_id: &str) -> String {
+    let from = "192.0.2.66:5060";
+    let request = Caller { call_id: call_id.to_owned(), ..Caller::new("mallory", from) }.calls("pbx");
+    site.shards[0].wait(Some(Duration::from_secs(1)));
+    let answers = site.send(from, { request }.request("INVITE", "sip:pbx@example.net", "", ""));
+    answers.into_iter().next().map(|(_, text)| text).unwrap_or_default()
+}
+
+#[test]
+fn refusals_of_calls_with_names_of_almost_one_length_are_equally_long() {
+    let mut site = Site::adaptive(64);
+    let lengths: Vec<usize> = (0..24)
+        .map(|more| {
+            let call_id = "c".repeat(20 + more);
+            let answer = refused(&mut site, &call_id);
+            let message = Message::parse(answer.as_bytes()).unwrap();
+            assert_eq!((message.status(), message.call_id()), (Some(500), Ok(call_id.as_bytes())));
+            let after = std::str::from_utf8(message.header(HeaderName::RetryAfter).unwrap()).unwrap();
+            assert!((1..=10).contains(&after.parse::<u32>().unwrap()), "{answer}");
+            answer.len()
+        })
+        .collect();
+    assert!(lengths.iter().all(|len| len % 64 == 0));
+    assert!(lengths.windows(2).filter(|two| two[0] != two[1]).count() <= 1, "{lengths:?}");
+}
+
+#[test]
+fn a_refusal_is_charged_all_its_bytes() {
+    let mut site = Site::adaptive(64);
+    site.unproved_answers_per_s = 100;
+    site.start(1);
+    let sent: Vec<usize> = (0..1_000).map(|nth| refused(&mut site, &format!("{nth:04}")).len()).collect();
+    let all: usize = sent.iter().sum();
+    let half = 100 * 512;
+    assert!((half..half + sent[0]).contains(&all), "{all} bytes of {half}");
 }
 
 fn engineered(refusing: Refusing) -> Overload {

@@ -588,7 +588,7 @@ pub(crate) fn status(message: &str) -> u16 {
 }
 
 pub(crate) fn header<'m>(message: &'m str, name: &str) -> Option<&'m str> {
-    message.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
+    message.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": ")).map(str::trim_start)
 }
 
 /// A telephone's offer: one audio stream.

@@ -51,6 +51,21 @@ impl Headers<'_> {
         push_body(self.out, &[]);
     }
 
+    /// Ends a message without a body by one more header field, whose value stands behind as many blanks as make the whole a
+    /// multiple of `unit` bytes (RFC 3261 section 25.1, HCOLON): messages of many are equally long.
+    pub fn finish_evenly(self, name: &str, value: impl AsRef<[u8]>, unit: usize) {
+        push_name(self.out, name);
+        let value_at = self.out.len();
+        push_value(self.out, value.as_ref());
+        self.out.extend_from_slice(b"\r\n");
+        push_body(self.out, &[]);
+        let len = self.out.len();
+        let blanks = len.checked_next_multiple_of(unit).map_or(0, |even| even - len);
+        self.out.resize(len + blanks, b' ');
+        self.out.copy_within(value_at..len, value_at + blanks);
+        self.out.iter_mut().skip(value_at).take(blanks).for_each(|byte| *byte = b' ');
+    }
+
     /// Ends a message with a body.
     pub fn body(self, content_type: &str, body: &[u8]) {
         push_header(self.out, "Content-Type", content_type.as_bytes());

@@ -1,7 +1,7 @@
-use std::{string::String, vec::Vec};
+use std::{format, string::String, vec::Vec};
 
 use super::*;
-use crate::message::{Message, Transport};
+use crate::message::{HeaderName, Message, Transport};
 
 const INVITE: &[u8] = b"INVITE sip:bob@example.net SIP/2.0\r\n\
 Via: SIP/2.0/UDP 10.0.0.1:5062;rport;branch=z9hG4bKabc;received=1.2.3.4 , SIP/2.0/UDP inner;branch=z9hG4bKdef\r\n\
@@ -114,7 +114,7 @@ fn a_malformed_request_can_be_answered_from_what_was_salvaged() {
     let mut out = Vec::new();
     Response::to(&request, 400).source(source()).to_tag(b"t").begin(&mut out).finish();
     let answer = Message::parse(&out).unwrap();
-    assert_eq!(answer.headers_raw(crate::message::HeaderName::Via).count(), 2);
+    assert_eq!(answer.headers_raw(HeaderName::Via).count(), 2);
     assert_eq!(answer.call_id(), Ok(&b"a84b4c"[..]));
 }
 
@@ -126,7 +126,7 @@ fn a_proxy_edits_only_what_it_must() {
         uri: Some(b"sip:pbx@10.0.0.9"),
         record_routes: &[b"<sip:203.0.113.1;lr;sg=x>"],
         remove_routes: 1,
-        remove: &[crate::message::HeaderName::ProxyAuthorization],
+        remove: &[HeaderName::ProxyAuthorization],
         credentials_of: Some("example.net"),
         add: &[("P-Asserted-Identity", b"<sip:alice@example.net>\r\nEvil: 1")],
         body: Some(NewBody { content_type: b"application/sdp", bytes: b"v=0\r\no=x" }),
@@ -185,7 +185,7 @@ fn a_response_loses_our_via_and_no_other() {
     back.write(&mut out).unwrap();
     let back = Message::parse(&out).unwrap();
     assert_eq!(back.top_via().unwrap().branch, Some(&b"z9hG4bKabc"[..]));
-    assert_eq!(back.headers(crate::message::HeaderName::Via).count(), 3);
+    assert_eq!(back.headers(HeaderName::Via).count(), 3);
 
     let ours = b"SIP/2.0 200 OK\r\nVia: SIP/2.0/UDP us;branch=z9hG4bKours\r\n\r\n";
     let ours = Message::parse(ours).unwrap();
@@ -224,7 +224,7 @@ fn ack_and_cancel_stay_in_the_transaction() {
     let ack = Message::parse(&out).unwrap();
     let fields = ack.essentials().unwrap();
     assert_eq!((fields.to.tag, fields.cseq.number), (Some(&b"z"[..]), 7));
-    assert_eq!(ack.headers(crate::message::HeaderName::Via).count(), 1);
+    assert_eq!(ack.headers(HeaderName::Via).count(), 1);
     assert_eq!(ack.routes().count(), 3);
 
     let mut out = Vec::new();
@@ -232,4 +232,21 @@ fn ack_and_cancel_stay_in_the_transaction() {
     let cancel = Message::parse(&out).unwrap();
     assert_eq!(cancel.essentials().unwrap().to.tag, None);
     assert_eq!(cancel.request_uri(), request.request_uri());
+}
+
+#[test]
+fn a_message_that_is_ended_evenly_reads_the_same_at_any_length() {
+    let request = Message::parse(INVITE).unwrap();
+    let mut out = Vec::new();
+    for more in 0..130 {
+        let answer = || Response::to(&request, 500).source(source()).to_tag(b"t1");
+        let name = "x".repeat(more);
+        answer().begin(&mut out).header("X-More", &name).header("Retry-After", "17").finish();
+        let plain = text(&out);
+        answer().begin(&mut out).header("X-More", &name).finish_evenly("Retry-After", "17", 64);
+        assert_eq!(out.len(), plain.len().next_multiple_of(64));
+        assert_eq!(Message::parse(&out).unwrap().header(HeaderName::RetryAfter), Some(&b"17"[..]));
+        let blanks = " ".repeat(out.len() - plain.len());
+        assert_eq!(text(&out), plain.replace("Retry-After: ", &format!("Retry-After: {blanks}")));
+    }
 }

@@ -234,6 +234,12 @@ impl Shard {
 
 /// An ACK: to a final answer of ours, to a relayed 2xx, or to nothing. Never answered.
 pub(super) fn on_ack(cx: &mut Context, exchanges: &mut Exchanges, calls: (&Registrar, &Legs), asked: Asked<'_>) {
+    // Most go with a refusal that was not remembered, under a flood all: it carries the tag that we would give again. A refusal
+    // that is remembered may have that too.
+    let is_stateless = asked.essentials.to.tag.is_some_and(|tag| cx.keys.is_stateless_tag(tag, asked.message));
+    if is_stateless && exchanges.transactions.invite_of(asked).is_none() {
+        return cx.metrics.request(asked.kind, Outcome::Absorbed);
+    }
     let outcome = match exchanges.transactions.receive(cx, asked) {
         Received::Acknowledged(token) => {
             exchanges.unacknowledged.remove(&Id { listener: asked.flow.listener, token });
@@ -278,9 +284,7 @@ fn on_loose_ack(
     if let Some(tagged) = asked.essentials.to.tag.and_then(|tag| cx.keys.tagged(tag)) {
         return on_foreign_ack(cx, asked, &tagged);
     }
-    // To an answer that was not remembered: it carries the tag that we would give again.
-    let stateless = cx.keys.stateless_tag(asked.message);
-    if asked.essentials.to.tag == Some(&stateless[..]) { Outcome::Absorbed } else { Outcome::Unmatched }
+    Outcome::Unmatched
 }
 
 /// A service's answer in its ACK: what it names is opened first.

@@ -202,6 +202,11 @@ impl Keys {
         tag
     }
 
+    /// Whether a To-tag is that of an answer to this request, or to the INVITE of this ACK, that is not remembered.
+    pub(super) fn is_stateless_tag(&self, tag: &[u8], message: &Message<'_>) -> bool {
+        tag.len() == STATELESS_TAG_LEN && tag == self.stateless_tag(message)
+    }
+
     /// The To-tag of a declared service's dialog, made by `shard` for the caller at `flow`.
     pub(super) fn to_tag(&self, call: [u8; 12], shard: u8, flow: Flow) -> Base64Url<TO_TAG_LEN> {
         let mut tagged = [0; TAGGED_LEN];

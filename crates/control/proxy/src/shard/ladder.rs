@@ -202,6 +202,10 @@ impl Shard {
 
     /// Whether it may be an answer to a request of ours. A flood of made-up responses costs no more than this.
     fn glance(&self, datagram: &[u8]) -> Passed<bool> {
+        let head = datagram.trim_ascii_start().first_chunk::<4>();
+        if !head.is_some_and(|head| head.eq_ignore_ascii_case(b"SIP/")) {
+            return Ok(false);
+        }
         let Some(Peek { method: None, branch, .. }) = Peek::at(datagram) else { return Ok(false) };
         if branch.is_some_and(|branch| self.cx.keys.may_have_made(branch)) {
             return Ok(true);

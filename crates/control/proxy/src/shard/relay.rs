@@ -231,7 +231,7 @@ impl Exchanges {
 
     /// A CANCEL: for an INVITE of the same branch and sender, from the same address.
     pub(super) fn on_cancel(&mut self, cx: &mut Context, asked: Asked<'_>) {
-        let Some(owed) = self.transactions.cancelled_by(asked) else { return cx.unmatched(asked) };
+        let Some(owed) = self.transactions.invite_of(asked) else { return cx.unmatched(asked) };
         let pending = |id: &ExchangeId| self.pending.get(id);
         let source = self.forks.branches(owed).find_map(|id| pending(&id)).map(|exchange| exchange.flow.peer.ip());
         if source.is_some_and(|ip| ip != asked.flow.peer.ip()) {

@@ -84,10 +84,10 @@ impl Transactions {
         tables.server.receive(cx.now.instant, asked.message, asked.essentials)
     }
 
-    /// The transaction that a CANCEL is for.
-    pub(super) fn cancelled_by(&mut self, cancel: Asked<'_>) -> Option<Id> {
-        let listener = cancel.flow.listener;
-        let token = self.at(listener)?.server.cancelled_by(cancel.essentials)?;
+    /// The transaction of the INVITE that a CANCEL, or the ACK of a refusal, is for.
+    pub(super) fn invite_of(&mut self, asked: Asked<'_>) -> Option<Id> {
+        let listener = asked.flow.listener;
+        let token = self.at(listener)?.server.invite_of(asked.essentials)?;
         Some(Id { listener, token })
     }
 

@@ -51,14 +51,16 @@ impl<'a> NameAddr<'a> {
         if !uri.contains(&b':') {
             return None;
         }
-        let params = Params::parse(&mut cursor)?;
+        let mut tag = None;
+        let params = Params::parse(&mut cursor, |param| {
+            if tag.is_none() && param.name.eq_ignore_ascii_case(b"tag") {
+                tag = Some(unquoted(param.value?));
+            }
+            Some(())
+        })?;
         if !cursor.is_at_end() {
             return None;
         }
-        let tag = match params.find(b"tag") {
-            Some(param) => Some(unquoted(param.value?)),
-            None => None,
-        };
         Some(Self { display, uri, tag, params })
     }
 
@@ -85,12 +87,12 @@ pub struct Params<'a> {
 }
 
 impl<'a> Params<'a> {
-    /// Steps over all parameters at the cursor. `None` if one does not follow the grammar.
-    pub(crate) fn parse(cursor: &mut Cursor<'a>) -> Option<Self> {
+    /// Steps over all parameters at the cursor, and has each looked at. `None` if one does not follow the grammar, or is refused.
+    pub(crate) fn parse(cursor: &mut Cursor<'a>, mut look: impl FnMut(Param<'a>) -> Option<()>) -> Option<Self> {
         let start = cursor.position();
         let mut end = start;
         while cursor.eat_spaced(b';') {
-            parse_param(cursor)?;
+            look(parse_param(cursor)?)?;
             end = cursor.position();
             cursor.skip_lws();
         }

@@ -38,6 +38,10 @@ impl<'a> Message<'a> {
     /// # Errors
     /// Missing or malformed.
     pub fn top_via(&self) -> Result<Via<'a>, ParseError> {
+        self.via.map_or_else(|| self.parse_via(), Ok)
+    }
+
+    pub(super) fn parse_via(&self) -> Result<Via<'a>, ParseError> {
         let value = self.single(HeaderName::Via, false)?;
         Via::parse(value).map_err(|fault| self.refuse(fault))
     }

@@ -1,8 +1,8 @@
 //! A SIP message as an index over the datagram that holds it (RFC 3261 section 7).
 //!
 //! Pass 1, [`Message::parse`], finds the lines, names the header fields and checks size, count and `Content-Length`.
-//! Pass 2 happens when a field is asked for, and only for that field. Nothing is allocated in either: a message borrows
-//! the datagram and keeps at most [`HEADERS_MAX`] offsets by value.
+//! Pass 2 happens when a field is asked for, and only for that field; the topmost Via, which every step asks for, is read
+//! once. Nothing is allocated in either: a message borrows the datagram and keeps at most [`HEADERS_MAX`] offsets by value.
 
 mod address;
 mod error;
@@ -43,6 +43,8 @@ pub struct Message<'a> {
     bytes: &'a [u8],
     start: Start<'a>,
     index: Index,
+    /// The topmost Via value; `None` if it is missing or malformed.
+    via: Option<Via<'a>>,
     body: &'a [u8],
 }
 
@@ -61,6 +63,7 @@ impl<'a> Message<'a> {
         let body_len = message.body_len(present.len()).map_err(|fault| refuse(bytes, fault))?;
         message.body = present.get(..body_len).unwrap_or_default();
         message.bytes = bytes.get(..body_at + body_len).unwrap_or_default();
+        message.via = message.parse_via().ok();
         Ok(message)
     }
 
@@ -87,7 +90,7 @@ impl<'a> Message<'a> {
         let start_len = find_line(bytes).map_err(refuse)?;
         let start_line = bytes.get(..start_len).unwrap_or_default();
         let start = Start::parse(start_line).map_err(|(fault, answerable)| ParseError::new(fault, answerable))?;
-        let mut message = Self { bytes, start, index: Index::new(), body: &[] };
+        let mut message = Self { bytes, start, index: Index::new(), via: None, body: &[] };
         let body_at = message.index.fill(bytes, start_len + 2, Strictness::Refuse).map_err(refuse)?;
         Ok((message, body_at))
     }
@@ -103,8 +106,9 @@ impl<'a> Message<'a> {
         if matches!(start, Start::Request { method: Method::Ack, .. }) {
             return None;
         }
-        let mut message = Self { bytes, start, index: Index::new(), body: &[] };
+        let mut message = Self { bytes, start, index: Index::new(), via: None, body: &[] };
         message.index.fill(bytes, next, Strictness::Skip).ok()?;
+        message.via = message.parse_via().ok();
         Some(message)
     }
 

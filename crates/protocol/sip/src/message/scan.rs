@@ -177,11 +177,10 @@ impl<'a> Cursor<'a> {
     }
 
     pub(crate) fn take_while(&mut self, class: impl Fn(u8) -> bool) -> &'a [u8] {
-        let start = self.at;
-        while self.peek().is_some_and(&class) {
-            self.at += 1;
-        }
-        self.since(start)
+        let rest = self.rest();
+        let len = rest.iter().position(|byte| !class(*byte)).unwrap_or(rest.len());
+        self.at += len;
+        rest.get(..len).unwrap_or_default()
     }
 
     /// A token; empty if none stands here.

@@ -1,7 +1,7 @@
 //! Via (RFC 3261 section 20.42, RFC 3581).
 
 use super::{
-    Fault, HeaderName, Params,
+    Fault, HeaderName, Param, Params,
     scan::{Cursor, decimal_u16},
 };
 use crate::uri::Host;
@@ -123,7 +123,18 @@ impl<'a> Via<'a> {
             head = ahead.since(0);
             cursor = ahead;
         }
-        let params = Params::parse(&mut cursor)?;
+        let mut via = Self {
+            transport,
+            host,
+            port,
+            branch: None,
+            rport: Rport::Absent,
+            received: None,
+            params: Params::default(),
+            head,
+            len: 0,
+        };
+        via.params = Params::parse(&mut cursor, |param| via.take(param))?;
         cursor.skip_lws();
         let len = cursor.position();
         let next_follows = cursor.eat(b',') && {
@@ -133,27 +144,22 @@ impl<'a> Via<'a> {
         if len != value.len() && !next_follows {
             return None;
         }
-        let mut via =
-            Self { transport, host, port, branch: None, rport: Rport::Absent, received: None, params, head, len };
-        via.read_params()?;
-        Some(via)
+        Some(Self { len, ..via })
     }
 
-    fn read_params(&mut self) -> Option<()> {
-        for param in self.params.iter() {
-            if param.name.eq_ignore_ascii_case(b"branch") {
-                // Two branches would let us and the next element see different transactions.
-                if self.branch.replace(param.value?).is_some() {
-                    return None;
-                }
-            } else if param.name.eq_ignore_ascii_case(b"received") {
-                self.received = Some(param.value?);
-            } else if param.name.eq_ignore_ascii_case(b"rport") {
-                self.rport = match param.value {
-                    None => Rport::Asked,
-                    Some(port) => Rport::Port(decimal_u16(port)?),
-                };
+    fn take(&mut self, param: Param<'a>) -> Option<()> {
+        if param.name.eq_ignore_ascii_case(b"branch") {
+            // Two branches would let us and the next element see different transactions.
+            if self.branch.replace(param.value?).is_some() {
+                return None;
             }
+        } else if param.name.eq_ignore_ascii_case(b"received") {
+            self.received = Some(param.value?);
+        } else if param.name.eq_ignore_ascii_case(b"rport") {
+            self.rport = match param.value {
+                None => Rport::Asked,
+                Some(port) => Rport::Port(decimal_u16(port)?),
+            };
         }
         Some(())
     }

@@ -101,10 +101,10 @@ impl<P: Copy> ServerTransactions<P> {
         Ok(token)
     }
 
-    /// The INVITE that a CANCEL is for (RFC 3261 section 9.2): the same branch and sender.
+    /// The INVITE that a CANCEL, or the ACK of a refusal, is for (RFC 3261 sections 9.2 and 17.1.1.3): the same branch and sender.
     #[must_use]
-    pub fn cancelled_by(&self, cancel: &Essentials<'_>) -> Option<Token> {
-        self.table.find(self.fingerprint(cancel, Method::Invite))
+    pub fn invite_of(&self, request: &Essentials<'_>) -> Option<Token> {
+        self.table.find(self.fingerprint(request, Method::Invite))
     }
 
     /// Notes the response that the caller is sending now, to repeat it when needed. `false` if the transaction has ended

@@ -180,10 +180,10 @@ fn a_cancel_finds_its_invite_and_is_a_transaction_of_its_own() {
     let cancel = Message::parse(text.as_bytes()).unwrap();
     let fields = cancel.essentials().unwrap();
     assert_eq!(table.receive(ms(1), &cancel, &fields), Received::New);
-    assert_eq!(table.cancelled_by(&fields), Some(token));
+    assert_eq!(table.invite_of(&fields), Some(token));
     let other = request("CANCEL", "z9hG4bK2", 1);
     let other = Message::parse(other.as_bytes()).unwrap();
-    assert_eq!(table.cancelled_by(&other.essentials().unwrap()), None);
+    assert_eq!(table.invite_of(&other.essentials().unwrap()), None);
 }
 
 #[test]

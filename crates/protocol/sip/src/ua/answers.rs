@@ -134,7 +134,7 @@ impl<C: Credentials> UserAgent<C> {
 
     /// Ends what a CANCEL is for, if that still waits; the answer to the CANCEL itself (RFC 3261 section 9.2).
     fn on_cancel(&mut self, now: Instant, fields: &Essentials<'_>) -> u16 {
-        let Some(cancelled) = self.servers.cancelled_by(fields) else { return 481 };
+        let Some(cancelled) = self.servers.invite_of(fields) else { return 481 };
         let waits = |leg: &Leg<C>| leg.invited.as_ref().is_some_and(|invited| invited.token == cancelled);
         let Some(id) = self.legs.iter().find(|(_, leg)| waits(leg)).map(|(id, _)| *id) else { return 200 };
         self.respond(now, id, 487, "", &Content::default());

@@ -177,7 +177,7 @@ impl Play {
     /// RFC 3261 section 9.2.
     fn cancel(&self, asked: &Asked) {
         let message = parse(&asked.text);
-        let found = self.table.cancelled_by(&message.essentials().expect("a request of ours"));
+        let found = self.table.invite_of(&message.essentials().expect("a request of ours"));
         let branch = asked.keys.0.replacen(&format!(" {}", asked.method), " INVITE", 1);
         let known = self.known.iter().find(|known| known.keys.0 == branch);
         assert_eq!(found, known.map(|known| known.token));

@@ -236,7 +236,7 @@ impl Shard {
 pub(super) fn on_ack(cx: &mut Context, exchanges: &mut Exchanges, calls: (&Registrar, &Legs), asked: Asked<'_>) {
     // Most go with a refusal that was not remembered, under a flood all: it carries the tag that we would give again. A refusal
     // that is remembered may have that too.
-    let is_stateless = asked.essentials.to.tag.is_some_and(|tag| cx.keys.is_stateless_tag(tag, asked.message));
+    let is_stateless = asked.essentials.to.tag.is_some_and(|tag| cx.keys.is_stateless_tag(tag, asked.essentials));
     if is_stateless && exchanges.transactions.invite_of(asked).is_none() {
         return cx.metrics.request(asked.kind, Outcome::Absorbed);
     }

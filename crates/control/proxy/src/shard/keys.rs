@@ -23,7 +23,7 @@ use sluicegate_grant::epoch::Epoch;
 use sluicegate_sip::{
     Base64Url,
     cookie::{CALL_PREFIX_LEN, CookieKey, TAGGED_LEN, TO_TAG_LEN},
-    message::{HeaderName, MAGIC_COOKIE, Message, Via},
+    message::{Essentials, HeaderName, MAGIC_COOKIE, Message, Via},
     uri::Uri,
 };
 use sluicegate_wire::{UnixTime, ip::octets};
@@ -192,10 +192,15 @@ impl Keys {
 
     /// The To-tag of an answer that is not remembered: the same for each retransmission of the request.
     pub(super) fn stateless_tag(&self, message: &Message<'_>) -> [u8; STATELESS_TAG_LEN] {
+        let branch = message.top_via().ok().and_then(|via| via.branch);
+        let from_tag = message.from().ok().and_then(|from| from.tag);
+        self.tag_of(message.call_id().unwrap_or_default(), branch, from_tag)
+    }
+
+    fn tag_of(&self, call_id: &[u8], branch: Option<&[u8]>, from_tag: Option<&[u8]>) -> [u8; STATELESS_TAG_LEN] {
         let mut hash = SipHasher24::new_with_key(&self.stateless);
-        put(&mut hash, message.call_id().unwrap_or_default());
-        put(&mut hash, message.top_via().ok().and_then(|via| via.branch).unwrap_or_default());
-        put(&mut hash, message.from().ok().and_then(|from| from.tag).unwrap_or_default());
+        let parts = [call_id, branch.unwrap_or_default(), from_tag.unwrap_or_default()];
+        parts.into_iter().for_each(|part| put(&mut hash, part));
         let mut tag = [b'-'; STATELESS_TAG_LEN];
         let written = URL_SAFE_NO_PAD.encode_slice(hash.finish().to_be_bytes(), &mut tag);
         debug_assert_eq!(written, Ok(STATELESS_TAG_LEN));
@@ -203,8 +208,8 @@ impl Keys {
     }
 
     /// Whether a To-tag is that of an answer to this request, or to the INVITE of this ACK, that is not remembered.
-    pub(super) fn is_stateless_tag(&self, tag: &[u8], message: &Message<'_>) -> bool {
-        tag.len() == STATELESS_TAG_LEN && tag == self.stateless_tag(message)
+    pub(super) fn is_stateless_tag(&self, tag: &[u8], of: &Essentials<'_>) -> bool {
+        tag.len() == STATELESS_TAG_LEN && tag == self.tag_of(of.call_id, of.via.branch, of.from.tag)
     }
 
     /// The To-tag of a declared service's dialog, made by `shard` for the caller at `flow`.

@@ -191,16 +191,12 @@ impl<P: Copy> ServerTransactions<P> {
     fn fingerprint(&self, fields: &Essentials<'_>, method: Method<'_>) -> Fingerprint {
         let method = if method == Method::Ack { Method::Invite } else { method };
         let branch = fields.via.branch.unwrap_or_default();
-        let (call_id, from_tag, number) = if fields.via.has_magic_cookie() {
-            (&[][..], &[][..], 0)
-        } else {
-            (fields.call_id, fields.from.tag.unwrap_or_default(), fields.cseq.number)
-        };
-        let number = number.to_be_bytes();
-        Fingerprint::of(
-            &self.key,
-            &[b"transaction", branch, fields.via.head, method.as_bytes(), call_id, from_tag, &number],
-        )
+        let (head, method) = (fields.via.head, method.as_bytes());
+        if fields.via.has_magic_cookie() {
+            return Fingerprint::of(&self.key, &[b"branch", branch, head, method]);
+        }
+        let (from_tag, number) = (fields.from.tag.unwrap_or_default(), fields.cseq.number.to_be_bytes());
+        Fingerprint::of(&self.key, &[b"fields", branch, head, method, fields.call_id, from_tag, &number])
     }
 
     /// The ACK to a 2xx has a branch of its own, but the INVITE's Call-ID, From tag and sequence number

@@ -13,7 +13,7 @@ use sluicegate_sip::{
     digest::{self, Algorithm, Authorization, Challenge, DigestError, Ha1, verify},
     message::{HeaderName, Message, Method},
     nonce::{NonceId, NonceKey, WINDOW_S},
-    replay::{ReplayError, ReplaySet},
+    replay::ReplaySet,
 };
 use sluicegate_wire::{Instant, UnixTime};
 use zeroize::{Zeroize as _, Zeroizing};
@@ -26,11 +26,18 @@ use super::{
 };
 use crate::{
     guesses::{Attempt, Claim},
-    metrics::{Count, Outcome},
+    metrics::Outcome,
 };
 
 /// As many challenges as there are algorithms.
 const ALGORITHMS_MAX: usize = 2;
+/// Why who has proved itself is refused all the same, and what changes it.
+pub(super) const TRANSACTIONS_OF_USER: &str = "the user has begun as many requests as one may within 32 to 64 seconds; \
+    raise transactions_per_user_max in tables of [frontend] if that is too few";
+const NONCES_OF_USER: &str = "the user has signed in as often as one may within one to two minutes; \
+    raise replays_per_user_max in tables of [frontend] if that is too few";
+const NONCES: &str = "all users together have signed in as often as they may within a minute; \
+    raise replays_max in tables of [frontend]";
 
 /// What the credentials of a request are worth.
 #[derive(Debug, PartialEq, Eq)]
@@ -134,11 +141,13 @@ impl Authenticator {
             Verdict::Proved(claimed) => {
                 // The user is charged before the nonce is used up: else one user's requests, refused or not, would fill
                 // the set of used nonces, and nobody could sign in.
-                let charged =
-                    transactions.charge(cx.now.instant, claimed.user) && self.accept(cx.now.instant, &claimed).is_ok();
-                if !charged {
-                    cx.metrics.one(Count::TableFull);
-                    cx.unavailable_once(asked);
+                let charged = if transactions.charge(cx.now.instant, claimed.user) {
+                    self.accept(cx.now.instant, &claimed)
+                } else {
+                    Err(TRANSACTIONS_OF_USER)
+                };
+                if let Err(why) = charged {
+                    cx.at_limit(asked, claimed.user, why);
                     return None;
                 }
                 cx.unproved.proved(cx.now.instant, asked.flow.peer.ip());
@@ -167,7 +176,8 @@ impl Authenticator {
                 if cx.policy.user(user).is_some() {
                     cx.settings.limits.refused_password(cx.now.instant, asked.flow.peer, user);
                 }
-                let why = "too many wrong passwords came for this user; one more is looked at every ten seconds";
+                let why = "too many wrong passwords came for this user; one more is looked at every ten seconds from \
+                           the same network or telephone, and every second in all";
                 cx.decided(asked, user, (Outcome::Guessing, 503), [why]);
                 cx.answer(asked, (Outcome::Guessing, 503), &[]);
             }
@@ -241,12 +251,13 @@ impl Authenticator {
     /// so many.
     ///
     /// # Errors
-    /// [`ReplayError::Full`] if this user, or all together, used as many nonces as are remembered.
-    fn accept(&mut self, now: Instant, claimed: &Claimed<'_>) -> Result<(), ReplayError> {
+    /// Which limit it is, if this user, or all together, used as many nonces as are remembered.
+    fn accept(&mut self, now: Instant, claimed: &Claimed<'_>) -> Result<(), &'static str> {
         if !self.users.charge(now, claimed.user) {
-            return Err(ReplayError::Full);
+            return Err(NONCES_OF_USER);
         }
-        self.replays.accept(claimed.nonce, uptime(now))
+        // Whether it was used before has been looked at.
+        self.replays.accept(claimed.nonce, uptime(now)).map_err(|_| NONCES)
     }
 
     /// Answers the handshake that came with an agent's credentials. Costs three X25519 operations, so the user was charged

@@ -15,7 +15,7 @@ use super::{
     Now, derive,
     events::Event,
     keys::{Caller, Keys, Route, Side},
-    ladder::Asked,
+    ladder::{Asked, Rung},
     settings::Settings,
     unproved::Unproved,
     watch::{rung_of, shown},
@@ -33,6 +33,8 @@ use crate::{
 
 /// Notes about senders that are not proved, per second.
 const UNPROVED_NOTES_PER_SEC: u32 = 20;
+/// Notes about users at a limit of their own requests, per second.
+const LIMIT_NOTES_PER_SEC: u32 = 20;
 /// Responses to one request that is passed on without state: its sender repeats it eleven times (RFC 3261, timers E and F),
 /// each is answered, and some more than once.
 const PER_BRANCH: Allowance = Allowance { burst: 24, interval: Duration::from_secs(4) };
@@ -70,6 +72,8 @@ pub(super) struct Context {
     pub(super) events: VecDeque<Event>,
     /// Notes about senders that are not proved.
     unproved_notes: Pace,
+    /// Notes about users at a limit.
+    limit_notes: Pace,
     /// Counts calls and requests of our own, for names that are never used twice.
     numbers: u64,
 }
@@ -97,6 +101,7 @@ impl Context {
             out: Transmits::default(),
             events: VecDeque::new(),
             unproved_notes: Pace::per_second(UNPROVED_NOTES_PER_SEC),
+            limit_notes: Pace::per_second(LIMIT_NOTES_PER_SEC),
             numbers: 0,
             passed: Table::new("responses_passed", PASSED_MAX),
         }
@@ -203,9 +208,33 @@ impl Context {
         // A flood of wrong passwords must not push out everything else.
         let is_unproved = matches!(outcome, Outcome::BadDigest | Outcome::Guessing | Outcome::Replay);
         let left_out = if is_unproved { self.unproved_notes.admit(self.now.instant) } else { Some(0) };
-        let Some(left_out) = left_out else { return };
-        let mut decision = self.decision((user, &asked.service(), asked.flow), (outcome, status), steps);
-        decision.rung = Some(rung_of(outcome).label().into());
+        if let Some(left_out) = left_out {
+            self.note_asked(call, asked, user, (outcome, status), (rung_of(outcome), left_out), steps);
+        }
+    }
+
+    /// Answers 503 to a request of a user that has begun as many as it may, and leaves a note which limit that is.
+    pub(super) fn at_limit(&mut self, asked: Asked<'_>, user: &str, why: &str) {
+        let verdict = (Outcome::Unavailable, 503);
+        self.metrics.one(Count::TableFull);
+        // Nothing else holds up who is here: its flood must not push out everything else either.
+        if let Some(left_out) = self.limit_notes.admit(self.now.instant) {
+            self.note_asked(None, asked, user, verdict, (Rung::Credentials, left_out), [format!("- {why}")]);
+        }
+        self.unavailable_once(asked);
+    }
+
+    fn note_asked<S: Into<String>>(
+        &mut self,
+        call: Option<CallId>,
+        asked: Asked<'_>,
+        user: &str,
+        verdict: (Outcome, u16),
+        (rung, left_out): (Rung, u64),
+        steps: impl IntoIterator<Item = S>,
+    ) {
+        let mut decision = self.decision((user, &asked.service(), asked.flow), verdict, steps);
+        decision.rung = Some(rung.label().into());
         let renewal = asked.kind == Kind::Reinvite;
         let is_call = renewal || asked.kind == Kind::Invite;
         decision.call_id = is_call.then(|| shown(asked.essentials.call_id));

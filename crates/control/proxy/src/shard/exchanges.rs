@@ -268,7 +268,7 @@ impl Exchanges {
                 self.on_gate_failed(cx, id, "the gate has not answered in time");
             }
         }
-        self.late_answers.give_up(cx.now.instant);
+        self.late_answers.give_up(cx);
     }
 
     /// Ends a pending exchange with a refusal, and with it whatever was opened for it. The client is not told why; `trace`

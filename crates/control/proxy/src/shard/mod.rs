@@ -56,7 +56,7 @@ use sluicegate_policy::Policy;
 use sluicegate_wire::{Instant, UnixTime};
 
 use self::{
-    auth::{Authenticator, Proof},
+    auth::{Authenticator, Proof, TRANSACTIONS_OF_USER},
     context::Context,
     exchanges::Exchanges,
     grants::renew_flowing,
@@ -209,8 +209,7 @@ impl Shard {
     fn authenticate(&mut self, asked: Asked<'_>) -> Option<Proof> {
         if let Some(user) = peers::sending_peer(&self.cx, asked.flow).map(|peer| peer.party()) {
             if !self.exchanges.transactions.charge(self.cx.now.instant, &user) {
-                self.cx.metrics.one(Count::TableFull);
-                self.cx.unavailable_once(asked);
+                self.cx.at_limit(asked, &user, TRANSACTIONS_OF_USER);
                 return None;
             }
             return Some(Proof { user, agent: None });

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sluicegate_feed::Selector;
 use sluicegate_grant::ANY_PORTS;
-use sluicegate_proxy::{GateAnswer, Input, Listening};
+use sluicegate_proxy::{Count, Event, GateAnswer, Input, Listening};
 use sluicegate_sip::{
     message::{HeaderName, Message},
     sdp::Session,
@@ -199,6 +199,37 @@ fn d06_an_offer_that_the_service_answers_in_its_ack_is_opened_before_that_is_pas
     assert!(held.is_some_and(|held| held <= 1));
     site.pass(Duration::from_secs(1));
     assert!(site.shards[0].gauges(site.instant).iter().all(|gauge| gauge.name != "late_answers" || gauge.used == 0));
+}
+
+#[test]
+fn an_ack_that_no_gate_opens_for_is_counted_and_told_to_whoever_traces_the_call() {
+    for (is_refused, count, told) in
+        [(true, Count::OpeningRefused, "no port is free"), (false, Count::OpeningTimeouts, "not opened in time")]
+    {
+        let (mut site, alice) = called();
+        let sent = site.send(PBX, of_service(&alice, "INVITE", 7, ""));
+        site.send(PHONE, reply(to(&sent, PHONE)[0], 200, AUDIO));
+        site.asked();
+        site.events.clear();
+        assert!(site.send(PBX, of_service(&alice, "ACK", 7, &moved())).is_empty());
+        let id = site.last_asked().grant.id;
+        if is_refused {
+            let refused = GateAnswer { id, opened: Err("no port is free".into()) };
+            site.tell(0, Input::Gate(refused));
+        }
+        site.pass(Duration::from_secs(1));
+        assert_eq!(site.metrics[0].count(count), 1);
+        let steps = site.events.iter().filter_map(|event| match event {
+            Event::Decided(decided) if decided.decision.status == 503 && decided.call.is_some() => {
+                Some(decided.decision.steps.join(""))
+            }
+            _ => None,
+        });
+        let steps: Vec<String> = steps.collect();
+        assert!(steps.len() == 1 && steps[0].contains(told) && steps[0].contains("the ACK is not"), "{steps:?}");
+        let refused = site.metrics[0].count(Count::OpeningRefused) + site.metrics[0].count(Count::OpeningTimeouts);
+        assert_eq!(refused, 1, "once");
+    }
 }
 
 #[test]

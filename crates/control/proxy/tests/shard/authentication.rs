@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sluicegate_proxy::{Kind, Outcome};
+use sluicegate_proxy::{Event, Kind, Outcome};
 use sluicegate_sip::digest::Algorithm;
 
 use crate::site::{AUDIO, Caller, PHONE, Site, header, status};
@@ -207,6 +207,15 @@ fn a_guesser_is_stopped_the_same_way_whether_there_is_such_a_user_and_the_user_e
         // Nor is the right password looked at now.
         assert_eq!(status(&guess(11, "correct horse").0), 503);
         assert_eq!(site.metrics[0].requests(Kind::Invite, Outcome::Guessing), 2);
+        let noted = site.events.iter().filter_map(|event| match event {
+            Event::Decided(decided) if decided.decision.status == 503 => Some(decided.decision.steps.join("; ")),
+            _ => None,
+        });
+        // Which of the two limits refuses is not told, so what is said is true of both.
+        let told: Vec<String> = noted.collect();
+        let holds =
+            |step: &String| step.contains("every ten seconds from the same") && step.contains("every second in all");
+        assert!(told.len() == 2 && told.iter().all(holds), "{told:?}");
         let refused = refused.lines().filter(|line| !line.starts_with("To:")).collect::<Vec<_>>().join("\n");
         answers.push(refused.replace(user, "USER "));
         if user == "alice" {

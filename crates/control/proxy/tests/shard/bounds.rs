@@ -2,7 +2,7 @@
 
 use sluicegate_bounded::Gauge;
 use sluicegate_policy::PerUser;
-use sluicegate_proxy::{Count, Kind, Outcome, Rung, Tables, datagrams_left};
+use sluicegate_proxy::{Count, Event, Kind, Outcome, Rung, Tables, datagrams_left};
 
 use crate::site::{AUDIO, Caller, PBX, PHONE, Site, header, reply, status};
 
@@ -38,6 +38,39 @@ fn one_user_cannot_take_all_transactions() {
     assert!((0..3).all(|nth| call(&mut site, "alice", nth) == 100));
     assert_eq!(call(&mut site, "alice", 3), 503);
     assert_eq!(call(&mut site, "bob", 4), 403);
+}
+
+/// Why this user got a 503, as `trace` shows it.
+fn refusals(site: &mut Site, user: &str) -> Vec<String> {
+    let decided = std::mem::take(&mut site.events).into_iter().filter_map(|event| match event {
+        Event::Decided(decided) => Some(decided.decision),
+        _ => None,
+    });
+    let refused = decided.filter(|decision| decision.user == user && decision.status == 503);
+    refused.map(|decision| decision.steps.join("; ")).collect()
+}
+
+#[test]
+fn who_is_at_a_limit_of_its_own_requests_is_told_to_trace_with_the_key_that_changes_it() {
+    let roomy = Tables { transactions_max: 64, replays_max: 64, ..Tables::default() };
+    for (limits, key) in [
+        (Tables { transactions_per_user_max: 2, ..roomy }, "transactions_per_user_max"),
+        (Tables { replays_per_user_max: 2, ..roomy }, "replays_per_user_max"),
+        (Tables { replays_max: 2, ..roomy }, "replays_max"),
+    ] {
+        let mut site = Site::with(1, limits);
+        assert!((0..2).all(|nth| call(&mut site, "alice", nth) == 100));
+        assert_eq!((refusals(&mut site, "alice"), call(&mut site, "alice", 2)), (vec![], 503));
+        let refused = refusals(&mut site, "alice");
+        assert!(
+            refused.len() == 1 && refused[0].contains(&format!("raise {key} in tables of [frontend]")),
+            "{refused:?}"
+        );
+        // However many come, they do not push out what was noted of others.
+        assert!((3..100).all(|nth| call(&mut site, "alice", nth) == 503));
+        assert!(refusals(&mut site, "alice").len() < 20);
+        assert_eq!(site.metrics[0].count(Count::TableFull), 98);
+    }
 }
 
 #[test]

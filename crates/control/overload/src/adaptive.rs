@@ -1,5 +1,6 @@
 use core::time::Duration;
 
+use sluicegate_bounded::Gauge;
 use sluicegate_wire::Instant;
 
 use crate::{Thresholds, Used, Verdict, chance, members::Members, sources::Sources};
@@ -166,6 +167,25 @@ impl Adaptive {
         let (from, to) = self.aims.sojourn;
         let share = sojourn.saturating_sub(from).as_secs_f64() / to.saturating_sub(from).as_secs_f64();
         1.0 - share.min(1.0) / 2.0
+    }
+
+    /// Requests that each source, or each of its members, may have of an interval, about, since what was counted before counts
+    /// for half; none while all are let in.
+    #[must_use]
+    pub const fn level(&self) -> Option<f64> {
+        self.level
+    }
+
+    /// Datagrams of each source, or of each of its members, that are heard in an interval, about; none while all are.
+    #[must_use]
+    pub const fn pace(&self) -> Option<f64> {
+        self.pace
+    }
+
+    /// Users whose source is remembered.
+    #[must_use]
+    pub fn gauge(&self) -> Gauge {
+        self.members.gauge()
     }
 
     /// Whether there is memory for few more.

@@ -1,6 +1,6 @@
 use alloc::{boxed::Box, vec};
 
-use sluicegate_bounded::{Cache, Entry};
+use sluicegate_bounded::{Bounded as _, Cache, Entry, Gauge};
 
 /// Users that are remembered; who signed in longest ago is forgotten first.
 const USERS_MAX: u32 = 1 << 15;
@@ -31,12 +31,14 @@ pub(crate) struct Members {
     users: Cache<Place, WAYS>,
     counters: Box<[u16]>,
     turns: u64,
+    /// Users remembered, counted here since the table would have to look at all of its places.
+    used: usize,
 }
 
 impl Members {
     pub(crate) fn new() -> Self {
         let counters = vec![0; WIDTH * ROWS].into_boxed_slice();
-        Self { users: Cache::new("members", USERS_MAX), counters, turns: 0 }
+        Self { users: Cache::new("members", USERS_MAX), counters, turns: 0, used: 0 }
     }
 
     /// A user, which is a keyed hash of its name, has signed in from a source.
@@ -44,7 +46,9 @@ impl Members {
         self.turns += 1;
         let place = self.users.place(user, |place| place.user == user, |place| place.turn);
         let before = core::mem::replace(place, Place { user, source, turn: self.turns });
-        if !before.is_vacant() {
+        if before.is_vacant() {
+            self.used += 1;
+        } else {
             columns(before.source).for_each(|at| self.change(at, u16::saturating_sub));
         }
         columns(source).for_each(|at| self.change(at, u16::saturating_add));
@@ -53,6 +57,10 @@ impl Members {
     /// Users of a source; more if it shares all of its counters with others.
     pub(crate) fn of(&self, source: u64) -> u16 {
         columns(source).filter_map(|at| self.counters.get(at).copied()).min().unwrap_or(0)
+    }
+
+    pub(crate) fn gauge(&self) -> Gauge {
+        Gauge::of(self.users.name(), self.used, self.users.max() as usize)
     }
 
     fn change(&mut self, at: usize, change: fn(u16, u16) -> u16) {
@@ -92,9 +100,13 @@ mod tests {
     #[test]
     fn who_signed_in_longest_ago_is_forgotten_and_not_counted_any_more() {
         let mut members = Members::new();
+        let max = USERS_MAX as usize;
+        assert_eq!(members.gauge(), Gauge::of("members", 0, max));
         for user in 0..u64::from(USERS_MAX) * 4 {
             members.sign_in(hash(user), hash(u64::from(user >= u64::from(USERS_MAX) * 2)));
+            assert!(user % 4_096 > 0 || members.gauge().used == u64::from(members.users.used()));
         }
+        assert_eq!(members.gauge(), Gauge::of("members", max, max));
         assert_eq!(members.of(hash(0)), 0);
         assert_eq!(u32::from(members.of(hash(1))), USERS_MAX);
     }

@@ -30,7 +30,7 @@ pub use ledger::{Ledger, LedgerFull, share_of};
 pub use limits::{LIFTED_S_MAX, Limits, LimitsFull};
 pub use links::Standing;
 pub use locations::{Contact, Contacts, Locations};
-pub use metrics::{Count, Kind, Outcome, ShardMetrics, answers, datagrams_left, events, requests, setups};
+pub use metrics::{Count, Kind, Outcome, ShardMetrics, answers, datagrams_left, events, load, requests, setups};
 pub use outages::Outages;
 pub use proofs::Proofs;
 pub use shard::{

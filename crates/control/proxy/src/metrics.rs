@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use sluicegate_sip::message::Transport;
-use sluicegate_telemetry::{Counters, Family, Histogram, Metric};
+use sluicegate_telemetry::{Counters, Family, Histogram, Metric, Published};
 
 use crate::shard::Rung;
 
@@ -182,6 +182,47 @@ const SETUPS: Family = Family::counter(
     "Set-ups from the authenticated INVITE to its 200 OK, by upper bound in seconds.",
 );
 
+const BUSY: Family = Family::gauge(
+    "sluicegate_frontend_thread_busy_ratio",
+    &["shard"],
+    "Share of the time that the SIP thread ran when it was measured last.",
+);
+const WAIT: Family = Family::gauge(
+    "sluicegate_frontend_wait_seconds",
+    &["shard"],
+    "How long whatever waited least for the SIP thread had waited when it was measured last.",
+);
+const ADMITTED: Family = Family::gauge(
+    "sluicegate_frontend_admitted_per_source",
+    &["shard"],
+    "Requests that each source may have of a tenth of a second under adaptive overload control; +Inf while all are let in.",
+);
+const HEARD: Family = Family::gauge(
+    "sluicegate_frontend_heard_per_source",
+    &["shard"],
+    "Datagrams of each source that are heard in a tenth of a second under adaptive overload control; +Inf while all are.",
+);
+
+/// What a shard's thread was seen to do in the last interval.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Measured {
+    /// For which share of the time it ran.
+    pub(crate) busy: f64,
+    /// How long what waited least for it had waited.
+    pub(crate) wait: Duration,
+    /// What follows for each source, if anything does.
+    pub(crate) per_source: Option<PerSource>,
+}
+
+/// What each source may have of an interval; infinite while that is all it sends.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PerSource {
+    /// Requests that begin something.
+    pub(crate) admitted: f64,
+    /// Datagrams.
+    pub(crate) heard: f64,
+}
+
 /// One shard's counters.
 #[derive(Debug)]
 pub struct ShardMetrics {
@@ -190,6 +231,7 @@ pub struct ShardMetrics {
     counts: Counters,
     left: Counters,
     setups: Histogram,
+    measured: Published<Measured>,
 }
 
 impl Default for ShardMetrics {
@@ -200,6 +242,7 @@ impl Default for ShardMetrics {
             counts: Counters::new(Count::ALL.len()),
             left: Counters::new(Rung::ALL.len()),
             setups: Histogram::new(&SETUP_BUCKETS_MS),
+            measured: Published::new(Measured::default()),
         }
     }
 }
@@ -237,6 +280,11 @@ impl ShardMetrics {
     /// Records the time from the first request with a right digest to the 200 OK.
     pub fn setup(&self, took: Duration) {
         self.setups.observe(u64::try_from(took.as_millis()).unwrap_or(u64::MAX));
+    }
+
+    /// Replaces what was measured last.
+    pub(crate) fn measure(&self, measured: Measured) {
+        self.measured.publish(|last| *last = measured);
     }
 
     /// How many requests of this kind had this outcome.
@@ -292,6 +340,23 @@ pub fn events<'a>(shards: impl Iterator<Item = &'a ShardMetrics> + Clone) -> Met
 pub fn datagrams_left<'a>(shards: impl Iterator<Item = &'a ShardMetrics> + Clone) -> Metric {
     let sum = |rung: Rung| shards.clone().map(|shard| shard.left.at(rung as usize)).sum();
     LEFT.by(Rung::ALL.iter().map(|rung| (rung.label(), sum(*rung))))
+}
+
+/// How busy each shard was when it was measured last, how long it was waited for, and what each source may have of it, where it
+/// refuses by source.
+pub fn load<'a>(shards: impl Iterator<Item = &'a ShardMetrics>) -> [Metric; 4] {
+    let measured: Vec<Measured> = shards.map(|shard| shard.measured.read(|last| *last)).collect();
+    let by_shard = |family: &'static Family, value: fn(&Measured) -> Option<f64>| {
+        let values = measured.iter().enumerate();
+        let samples = values.filter_map(|(shard, last)| Some((vec![shard.to_string().into()], value(last)?)));
+        Metric { family, samples: samples.collect() }
+    };
+    [
+        by_shard(&BUSY, |last| Some(last.busy)),
+        by_shard(&WAIT, |last| Some(last.wait.as_secs_f64())),
+        by_shard(&ADMITTED, |last| last.per_source.map(|each| each.admitted)),
+        by_shard(&HEARD, |last| last.per_source.map(|each| each.heard)),
+    ]
 }
 
 /// How long set-ups took, of all shards: how many at most so long.

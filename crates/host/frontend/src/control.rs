@@ -421,8 +421,9 @@ impl Control {
             TABLE_USED.by(used),
             TABLE_MAX.by(max),
             OUT.by(out.into_iter().map(|service| (service, 1))),
-            sluicegate_proxy::setups(shards),
+            sluicegate_proxy::setups(shards.clone()),
         ];
+        all.extend(sluicegate_proxy::load(shards));
         all.extend(streams::metrics(self.streams()));
         all
     }

@@ -74,7 +74,7 @@ struct Lap<'c> {
 
 impl<'c> Lap<'c> {
     fn start(clock: &'c Clock, shard: &Shard) -> Self {
-        Self { clock, began: shard.measure_due().map(|_| clock.now()) }
+        Self { clock, began: shard.weighs().then(|| clock.now()) }
     }
 
     fn end(&mut self, shard: &mut Shard) {
@@ -177,7 +177,7 @@ impl Worker {
 
     /// Tells the shard how busy its thread was since it was told last.
     fn measure(&mut self, (measured_at, busy): &mut (Instant, Duration), now: Now) {
-        if self.shard.measure_due().is_none_or(|due| due > now.instant) {
+        if self.shard.measure_due() > now.instant {
             return;
         }
         let spent = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(*busy, Duration::from);

@@ -429,7 +429,7 @@ impl World {
         for (flow, message) in sent {
             self.at(WAY, Event::Deliver(flow, message));
         }
-        if self.frontend.shards[0].measure_due().is_some_and(|due| due <= now.instant) {
+        if self.frontend.shards[0].measure_due() <= now.instant {
             let share = self.busy as f64 / (self.now - self.measured).max(1) as f64;
             (self.busy, self.measured) = (0, self.now);
             self.frontend.shards[0].measure(now, share.min(1.0));

@@ -135,9 +135,15 @@ impl Shard {
         self.shedding.spend(took);
     }
 
-    /// When to [`Self::measure`] next, if ever: not earlier, and later if there is nothing else to do.
+    /// Whether it wants to be told by [`Self::spend`].
     #[must_use]
-    pub fn measure_due(&self) -> Option<Instant> {
+    pub const fn weighs(&self) -> bool {
+        self.shedding.is_on()
+    }
+
+    /// When to [`Self::measure`] next: not earlier, and later if there is nothing else to do.
+    #[must_use]
+    pub fn measure_due(&self) -> Instant {
         self.shedding.due()
     }
 
@@ -145,7 +151,8 @@ impl Shard {
     pub fn measure(&mut self, now: Now, cpu: f64) {
         self.cx.now = now;
         let opened = self.cx.metrics.count(Count::CallsOpened);
-        self.shedding.measure(now.instant, cpu, (opened, self.exchanges.pending.len()));
+        let measured = self.shedding.measure(now.instant, cpu, (opened, self.exchanges.pending.len()));
+        self.cx.metrics.measure(measured);
         self.end_old();
     }
 
@@ -228,7 +235,7 @@ impl Shard {
     pub fn poll_timeout(&self) -> Option<Instant> {
         let own = self.exchanges.next_deadline().into_iter().chain(self.legs.next_due()).chain(self.next_look());
         let too_old = self.shedding.age_max().and_then(|age_max| self.exchanges.oldest_due(age_max));
-        own.chain(self.measure_due().filter(|_| self.shedding.is_refusing())).chain(too_old).min()
+        own.chain(self.shedding.is_refusing().then(|| self.measure_due())).chain(too_old).min()
     }
 
     /// When to look whether media flow that keep calls.
@@ -256,7 +263,8 @@ impl Shard {
             self.cx.gauge(now),
             Gauge::of("events", self.cx.events.len(), self.cx.events_max()),
         ];
-        [server, client].into_iter().chain(others).chain(self.exchanges.gauges()).collect()
+        let own = [server, client].into_iter().chain(others).chain(self.exchanges.gauges());
+        own.chain(self.shedding.gauge()).collect()
     }
 
     /// Counts datagrams that the socket did not take.

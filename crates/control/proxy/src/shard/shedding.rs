@@ -3,6 +3,7 @@
 use std::{collections::VecDeque, hash::Hasher as _, net::IpAddr, time::Duration};
 
 use siphasher::sip::SipHasher24;
+use sluicegate_bounded::Gauge;
 use sluicegate_overload::{
     Adaptive, Aims, Class, Engineered, EngineeredError, InDialog, Refusing, Rsoca, Thresholds, Used, Verdict,
 };
@@ -18,12 +19,14 @@ use super::{
     settings::Tables,
 };
 use crate::{
-    metrics::{Count, Kind, Outcome},
+    metrics::{Count, Kind, Measured, Outcome, PerSource},
     transmits::Flow,
 };
 
 /// How long the same Call-ID is judged alike, in seconds: who comes again later has another chance.
 const JUDGED_ALIKE_S: u64 = 64;
+/// Between two measurements.
+const INTERVAL: Duration = Duration::from_millis(100);
 /// After this a request has been sent again: T1 (RFC 3261 section 17.1.1.1).
 const SENT_AGAIN: Duration = Duration::from_millis(500);
 /// What an INVITE that is being set up takes, in bytes: its request twice, what is known of its call and grants, and two slots.
@@ -58,7 +61,8 @@ pub enum Overload {
 
 #[derive(Debug)]
 enum Control {
-    Off,
+    /// Measured at this time.
+    Off(Instant),
     Adaptive(Box<Adaptive>, Duration),
     Rsoca(Box<Rsoca>),
 }
@@ -87,11 +91,11 @@ impl Shedding {
     /// What is wrong with an engineered load.
     pub(super) fn new(overload: Overload, tables: &Tables, key: [u8; 16]) -> Result<Self, EngineeredError> {
         let control = match overload {
-            Overload::Off => Control::Off,
+            Overload::Off => Control::Off(Instant::ZERO),
             Overload::Adaptive { busy, sojourn } => {
                 let bytes = |share: f64| tables.transactions_max as f64 * TRANSACTION_BYTES * share;
                 let memory = Thresholds { min: bytes(SETTING_UP.0), max: bytes(SETTING_UP.1) };
-                let aims = Aims { interval: Duration::from_millis(100), busy, sojourn, memory };
+                let aims = Aims { interval: INTERVAL, busy, sojourn, memory };
                 Control::Adaptive(Box::new(Adaptive::new(aims, Instant::ZERO)), sojourn.1)
             }
             Overload::Rsoca(engineered, refusing) => {
@@ -125,25 +129,33 @@ impl Shedding {
         self.spent = (self.spent.0 + begun, self.spent.1 + took);
     }
 
-    /// When to measure next; never while nothing is controlled.
-    pub(super) fn due(&self) -> Option<Instant> {
+    /// Whether anything may be refused, so that it matters what time goes into.
+    pub(super) const fn is_on(&self) -> bool {
+        !matches!(self.control, Control::Off(_))
+    }
+
+    /// When to measure next.
+    pub(super) fn due(&self) -> Instant {
         match &self.control {
-            Control::Off => None,
-            Control::Adaptive(adaptive, _) => Some(adaptive.due()),
-            Control::Rsoca(rsoca) => Some(rsoca.due()),
+            Control::Off(measured_at) => *measured_at + INTERVAL,
+            Control::Adaptive(adaptive, _) => adaptive.due(),
+            Control::Rsoca(rsoca) => rsoca.due(),
         }
     }
 
     /// Ends an interval in which the thread was busy for this share. So many calls were opened since the start, and so many are
-    /// being set up.
-    pub(super) fn measure(&mut self, now: Instant, cpu: f64, (opened, setting_up): (u64, usize)) {
+    /// being set up. What was measured, and what follows from it.
+    pub(super) fn measure(&mut self, now: Instant, cpu: f64, (opened, setting_up): (u64, usize)) -> Measured {
         let sojourn = std::mem::take(&mut self.shortest).into_iter().flatten().max().unwrap_or_default();
         let (begun, all) = std::mem::take(&mut self.spent);
         // Where nothing is known of it, nothing is excused with it.
         let begun = if all.is_zero() { 1.0 } else { begun.as_secs_f64() / all.as_secs_f64() };
         let used = |bytes: f64| Used { cpu, begun, memory: (setting_up as f64 * bytes) as u64, sojourn };
         self.age_max = match &mut self.control {
-            Control::Off => None,
+            Control::Off(measured_at) => {
+                *measured_at = now;
+                None
+            }
             Control::Adaptive(adaptive, _) => {
                 adaptive.measure(now, used(TRANSACTION_BYTES));
                 adaptive.is_memory_short().then_some(RINGS_MAX)
@@ -155,12 +167,26 @@ impl Shedding {
             }
         };
         self.opened = opened;
+        Measured { busy: cpu, wait: sojourn, per_source: self.per_source() }
+    }
+
+    /// What each source may have of an interval, where that is decided by source.
+    fn per_source(&self) -> Option<PerSource> {
+        let Control::Adaptive(adaptive, _) = &self.control else { return None };
+        let of = |limit: Option<f64>| limit.unwrap_or(f64::INFINITY);
+        Some(PerSource { admitted: of(adaptive.level()), heard: of(adaptive.pace()) })
+    }
+
+    /// Users whose source is remembered, where that matters.
+    pub(super) fn gauge(&self) -> Option<Gauge> {
+        let Control::Adaptive(adaptive, _) = &self.control else { return None };
+        Some(adaptive.gauge())
     }
 
     /// Whether anything is refused, so that it is to be measured when that can end.
     pub(super) fn is_refusing(&self) -> bool {
         match &self.control {
-            Control::Off => false,
+            Control::Off(_) => false,
             Control::Adaptive(adaptive, _) => adaptive.is_overloaded(),
             Control::Rsoca(rsoca) => rsoca.rejection().probability() > 0.0,
         }
@@ -182,7 +208,7 @@ impl Shedding {
     pub(super) fn judge(&mut self, cx: &Context, asked: Asked<'_>, is_shown: bool) -> Verdict {
         let class = class_of(asked);
         match &mut self.control {
-            Control::Off => Verdict::Pass,
+            Control::Off(_) => Verdict::Pass,
             // What is within a dialog has its cookie looked at, and competes with nobody.
             Control::Adaptive(..) if matches!(class, Class::InDialog(_)) => Verdict::Pass,
             Control::Adaptive(adaptive, sojourn_max) => {

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use sluicegate_bounded::Gauge;
 use sluicegate_overload::{Durations, Engineered, Load, Refusing};
-use sluicegate_proxy::{Count, Kind, Outcome, Overload, Tables};
+use sluicegate_proxy::{Count, Kind, Outcome, Overload, Tables, load};
 use sluicegate_sip::message::{HeaderName, Message};
 
 use crate::site::{AUDIO, Caller, PBX, PHONE, Site, header, phone, relayed, reply, set_up, status};
@@ -222,7 +223,66 @@ fn switched_off_it_refuses_nobody() {
     site.overload = Overload::Off;
     site.start(1);
     assert!(flood(&mut site).iter().all(|answer| status(answer) == 407));
-    assert!(site.shards[0].measure_due().is_none());
+    assert_eq!(site.shards[0].poll_timeout(), None, "nor is an idle thread woken to be measured");
+    assert!(site.shards[0].measure_due() <= site.instant + Duration::from_millis(100));
+}
+
+/// What the metrics of shard 0 say: busy, wait, admitted and heard of each source.
+fn shown(site: &Site) -> [Option<f64>; 4] {
+    load(site.metrics.iter().map(|metrics| &**metrics)).map(|metric| {
+        assert!(metric.samples.iter().all(|(labels, _)| labels[0] == "0"));
+        metric.samples.first().map(|(_, value)| *value)
+    })
+}
+
+#[test]
+fn metrics_show_how_busy_a_thread_is_although_nothing_is_controlled() {
+    let mut site = Site::new();
+    site.shards[0].wait(Some(Duration::from_millis(20)));
+    site.shards[0].wait(Some(Duration::from_millis(30)));
+    site.measure(0.25);
+    assert_eq!(shown(&site), [Some(0.25), Some(0.02), None, None]);
+    measure(&mut site, 0.5);
+    assert_eq!(shown(&site), [Some(0.5), Some(0.0), None, None]);
+    assert!(site.shards[0].gauges(site.instant).iter().all(|gauge| gauge.name != "members"));
+}
+
+#[test]
+fn metrics_show_what_each_source_may_have_and_infinity_while_that_is_all() {
+    let mut site = Site::adaptive(64);
+    measure(&mut site, 0.1);
+    let unlimited = [Some(f64::INFINITY); 2];
+    assert_eq!(shown(&site)[2..], unlimited);
+    flood(&mut site);
+    let [busy, _, admitted, heard] = shown(&site);
+    assert!(admitted.unwrap() < 100.0, "{admitted:?}");
+    assert_eq!((busy, heard), (Some(1.0), Some(f64::INFINITY)), "all are heard as long as nothing waits");
+    for _ in 0..3 {
+        (0..100).for_each(|_| drop(site.send("192.0.2.66:5060", invite("mallory", "192.0.2.66:5060"))));
+        site.shards[0].wait(Some(Duration::from_millis(300)));
+        // Its thread is as busy as before.
+        site.pass(Duration::from_millis(100));
+    }
+    let [_, wait, _, heard] = shown(&site);
+    assert!(wait == Some(0.3) && heard.unwrap().is_finite(), "{wait:?} {heard:?}");
+    (0..60).for_each(|_| drop(measure(&mut site, 0.0)));
+    assert_eq!(shown(&site), [Some(0.0), Some(0.0), unlimited[0], unlimited[1]]);
+}
+
+#[test]
+fn users_whose_source_is_remembered_have_a_gauge() {
+    let mut site = Site::adaptive(64);
+    let gauge =
+        |site: &Site| *site.shards[0].gauges(site.instant).iter().find(|gauge| gauge.name == "members").unwrap();
+    assert_eq!(gauge(&site), Gauge { name: "members", used: 0, max: 32_768 });
+    for (name, times) in [("alice", 2), ("bob", 1)] {
+        for nth in 0..times {
+            let caller = Caller { call_id: format!("{name}-{nth}"), ..Caller::new(name, PHONE).calls(name) };
+            let register = { caller }.signed(&mut site, "REGISTER", "sip:example.net", "", "");
+            assert_eq!(status(&site.send(PHONE, register)[0].1), 200);
+        }
+    }
+    assert_eq!(gauge(&site).used, 2);
 }
 
 /// What one INVITE that has waited for too long is answered.

@@ -221,7 +221,7 @@ impl Site {
                 self.set_time(due.max(self.instant));
                 let now = self.now();
                 self.shards[shard].on_time(now);
-                if self.shards[shard].measure_due().is_some_and(|due| due <= now.instant) {
+                if self.shards[shard].measure_due() <= now.instant {
                     self.shards[shard].measure(now, self.busy);
                 }
                 sent.extend(self.drain(shard));

@@ -183,6 +183,19 @@ pub struct TableStatus {
     pub max: u64,
 }
 
+/// A table is nearly full from this share on, in percent.
+const NEARLY_FULL_PERCENT: u64 = 90;
+
+impl TableStatus {
+    /// What is not well, if it is nearly full and what finds no room is refused.
+    #[must_use]
+    pub fn alarm(&self) -> Option<String> {
+        let Self { table, used, max } = self;
+        let is_nearly_full = *max > 0 && used.saturating_mul(100) >= max.saturating_mul(NEARLY_FULL_PERCENT);
+        is_nearly_full.then(|| format!("table {table} is nearly full: {used} of {max}"))
+    }
+}
+
 /// One service as this gate knows it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServiceStatus {

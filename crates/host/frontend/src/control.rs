@@ -34,6 +34,7 @@ use crate::{
     replica::{kept_revoke, stale},
     replicas::Replicas,
     streams::{self, StreamMetrics},
+    tables,
     worker::Gauges,
 };
 use sluicegate_proxy::{
@@ -46,8 +47,6 @@ const OUT: Family = Family::gauge(
     &["service"],
     "SIP servers that do not answer, whose backups are asked first.",
 );
-const TABLE_USED: Family = Family::gauge("sluicegate_frontend_table_used", &["table"], "Entries in use, by table.");
-const TABLE_MAX: Family = Family::gauge("sluicegate_frontend_table_max", &["table"], "Entries possible, by table.");
 
 /// How often, and how long after each other, a hub with a full queue is told.
 const BUSY_TRIES: u32 = 100;
@@ -173,6 +172,8 @@ impl Control {
         let inner = &self.inner;
         let policy = inner.policy.load();
         let out = inner.outages.out(inner.clock.now()).into_iter().map(unanswering);
+        let tables = self.tables();
+        let full = tables::alarms(&tables);
         FrontendStatus {
             name: inner.identity.name.clone(),
             realm: inner.identity.realm.clone(),
@@ -192,8 +193,16 @@ impl Control {
             requests: sluicegate_proxy::requests(self.shards()).counted(),
             events: sluicegate_proxy::events(self.shards()).counted(),
             connections: streams::counted(self.streams()),
-            tables: self.tables(),
-            alarms: inner.contacts.error().map(unwritten).into_iter().chain(out).chain(self.alarms()).collect(),
+            alarms: inner
+                .contacts
+                .error()
+                .map(unwritten)
+                .into_iter()
+                .chain(out)
+                .chain(self.alarms())
+                .chain(full)
+                .collect(),
+            tables,
         }
     }
 
@@ -409,21 +418,18 @@ impl Control {
     /// All counters and gauges.
     #[must_use]
     pub fn metrics(&self) -> Vec<Metric> {
-        let (shards, tables) = (self.shards(), self.tables());
-        let used = tables.iter().map(|table| (table.table.clone(), table.used));
-        let max = tables.iter().map(|table| (table.table.clone(), table.max));
+        let shards = self.shards();
         let out = self.inner.outages.out(self.inner.clock.now());
         let mut all = vec![
             sluicegate_proxy::requests(shards.clone()),
             sluicegate_proxy::answers(shards.clone()),
             sluicegate_proxy::events(shards.clone()),
             sluicegate_proxy::datagrams_left(shards.clone()),
-            TABLE_USED.by(used),
-            TABLE_MAX.by(max),
             OUT.by(out.into_iter().map(|service| (service, 1))),
             sluicegate_proxy::setups(shards.clone()),
         ];
         all.extend(sluicegate_proxy::load(shards));
+        all.extend(tables::metrics(&self.tables()));
         all.extend(streams::metrics(self.streams()));
         all
     }
@@ -439,19 +445,14 @@ impl Control {
     /// Fill of every bounded table; those that each shard has are summed.
     fn tables(&self) -> Vec<TableStatus> {
         let inner = &self.inner;
-        let mut sums: Vec<Gauge> = Vec::new();
+        let mut all: Vec<Gauge> = Vec::new();
         for gauges in &inner.gauges {
-            for gauge in gauges.lock().unwrap_or_else(PoisonError::into_inner).iter() {
-                match sums.iter_mut().find(|known| known.name == gauge.name) {
-                    Some(sum) => (sum.used, sum.max) = (sum.used + gauge.used, sum.max + gauge.max),
-                    None => sums.push(*gauge),
-                }
-            }
+            all.extend_from_slice(&gauges.lock().unwrap_or_else(PoisonError::into_inner));
         }
         let connected = self.gates_known().iter().filter(|gate| gate.connected).count();
-        sums.extend(inner.ledger.gauges());
-        sums.push(inner.ledger.peers_gauge(inner.clock.now()));
-        sums.extend([
+        all.extend(inner.ledger.gauges());
+        all.push(inner.ledger.peers_gauge(inner.clock.now()));
+        all.extend([
             inner.decisions.gauge(),
             inner.stories.gauge(),
             inner.traces.gauge(),
@@ -460,10 +461,10 @@ impl Control {
             inner.contacts.locations.gauge(),
             Gauge::of("gates", connected, crate::config::GATES_MAX),
         ]);
-        sums.extend(inner.limits.gauges());
-        sums.extend(inner.policy.load().gauges());
-        sums.extend(inner.places.gauges());
-        sums.into_iter().map(|Gauge { name, used, max }| TableStatus { table: name.into(), used, max }).collect()
+        all.extend(inner.limits.gauges());
+        all.extend(inner.policy.load().gauges());
+        all.extend(inner.places.gauges());
+        tables::summed(all)
     }
 
     fn gates_known(&self) -> Vec<JoinedGate> {

@@ -24,6 +24,7 @@ mod replica;
 mod replicas;
 mod sockets;
 mod streams;
+mod tables;
 mod tls;
 mod udp;
 mod upkeep;

@@ -7,8 +7,6 @@ use sluicegate_telemetry::{Family, Metric};
 use sluicegate_wire::Reason;
 use std::collections::BTreeMap;
 
-/// A table is nearly full from this share on, in percent.
-const NEARLY_FULL_PERCENT: u64 = 90;
 /// A heartbeat older than this is an alarm, in milliseconds; the kernel program closes at 2,000.
 const HEARTBEAT_LATE_MS: u64 = 1_000;
 
@@ -119,17 +117,11 @@ pub(crate) fn alarms(status: &GateStatus) -> Vec<String> {
     if let Some(error) = &status.saved.error {
         alarms.push(format!("the state is not saved ({error}); what is opened now is lost at a restart"));
     }
-    for table in &status.tables {
-        // A full ring of recent drops is its normal state, and a full queue that of a busy link.
-        let is_queue = table.table.starts_with("link_") || table.table.starts_with("outside_");
-        if table.table != "recent_drops"
-            && !is_queue
-            && table.used * 100 >= table.max * NEARLY_FULL_PERCENT
-            && table.max > 0
-        {
-            alarms.push(format!("table {} is nearly full: {} of {}", table.table, table.used, table.max));
-        }
-    }
+    // A full ring of recent drops is its normal state, and a full queue that of a busy link.
+    let may_be_full = |table: &&TableStatus| {
+        ["link_", "outside_"].iter().any(|queue| table.table.starts_with(queue)) || table.table == "recent_drops"
+    };
+    alarms.extend(status.tables.iter().filter(|table| !may_be_full(table)).filter_map(TableStatus::alarm));
     alarms
 }
 

@@ -75,21 +75,22 @@ pub(super) struct Look {
     /// Exchanges under way, of those that there is room for.
     exchanges: f64,
     datagrams: u64,
-    /// Requests that were refused so, since its start, by status or outcome.
-    requests: BTreeMap<String, u64>,
+    /// Requests and events since its start, by what became of them.
+    counted: BTreeMap<String, u64>,
 }
 
 impl Look {
     pub(super) fn of(part: Part, place: usize, resident_kb: u64, status: &Value) -> Self {
         let exchanges = tables(status).get("exchanges").map_or(0.0, |(used, max)| *used as f64 / *max as f64);
-        let requests = status["frontend"]["requests"].as_object().cloned().unwrap_or_default();
-        let requests = requests.into_iter().filter_map(|(name, count)| Some((name, count.as_u64()?))).collect();
+        let of = |what: &str| status["frontend"][what].as_object().cloned().unwrap_or_default();
+        let counted = of("requests").into_iter().chain(of("events"));
+        let counted = counted.filter_map(|(name, count)| Some((name, count.as_u64()?))).collect();
         let datagrams = status["frontend"]["events"]["datagrams"].as_u64().unwrap_or_default();
-        Self { part, place, resident_kb, exchanges, datagrams, requests }
+        Self { part, place, resident_kb, exchanges, datagrams, counted }
     }
 
     fn refused_for_overload(&self) -> u64 {
-        self.requests.iter().filter(|(name, _)| name.contains("overload")).map(|(_, count)| count).sum()
+        self.counted.iter().filter(|(name, _)| name.contains("overload")).map(|(_, count)| count).sum()
     }
 }
 
@@ -140,16 +141,22 @@ pub(super) fn judge(report: &mut Report, options: &AttackOptions, played: &Playe
     for (status, count) in &crowd.refused {
         judge.note(&format!("refused_{status}_per_s"), per_s(*count));
     }
-    let before = most(played, |look| look.part != Part::Surge && look.part != Part::After);
-    let refused = most(played, |_| true).saturating_sub(before);
-    judge.at_least("refused_for_overload", refused as f64, 1.0);
+    // Of the front end that was not killed.
+    let looks = || played.looks.iter().filter(|look| look.place == 1);
+    let before = looks().rfind(|look| look.part != Part::Surge && look.part != Part::After);
+    let (Some(before), Some(after)) = (before, looks().next_back()) else { return };
+    judge.at_least(
+        "refused_for_overload",
+        after.refused_for_overload().saturating_sub(before.refused_for_overload()) as f64,
+        1.0,
+    );
+    for (name, count) in &after.counted {
+        let more = count - before.counted.get(name).copied().unwrap_or_default().min(*count);
+        if more > 0 {
+            judge.note(&format!("counted_{}", name.replace(' ', "_")), more as f64);
+        }
+    }
     judge.note("attackers_sent", played.sent as f64);
-}
-
-/// What was refused for overload when it was looked at last, by the front end that was not killed.
-fn most(played: &Played, when: impl Fn(&Look) -> bool) -> u64 {
-    let looks = played.looks.iter().filter(|look| look.place == 1 && when(look));
-    looks.map(Look::refused_for_overload).max().unwrap_or_default()
 }
 
 fn judge_part(report: &mut Report, played: &Played, part: Part, (from_ns, to_ns): (u64, u64)) {
@@ -288,7 +295,7 @@ mod tests {
             failures(|run| run.looks.iter_mut().filter(of(Part::Back)).for_each(|look| look.resident_kb = 90_000));
         assert_eq!(grown, ["memory_growth_kb"]);
         assert_eq!(
-            failures(|run| run.looks.iter_mut().for_each(|look| look.requests.clear())),
+            failures(|run| run.looks.iter_mut().for_each(|look| look.counted.clear())),
             ["refused_for_overload"]
         );
     }

@@ -54,6 +54,8 @@ pub struct Adaptive {
     memory: f64,
     /// How long requests waited in the interval before.
     sojourn: Duration,
+    /// For how much longer than they may what is let in waited for others, in this interval and in the one before.
+    others: (Duration, Duration),
     measured_at: Instant,
 }
 
@@ -71,6 +73,7 @@ impl Adaptive {
             level: None,
             memory: 0.0,
             sojourn: Duration::ZERO,
+            others: (Duration::ZERO, Duration::ZERO),
             measured_at: now,
         }
     }
@@ -120,6 +123,11 @@ impl Adaptive {
         self.measured_at + self.aims.interval
     }
 
+    /// In this interval what was let in waited for others, who do a part of its work, so much longer than it may.
+    pub const fn wait_for_others(&mut self, beyond: Duration) {
+        self.others.0 = beyond;
+    }
+
     /// Ends an interval. Before any time has passed nothing happens.
     pub fn measure(&mut self, now: Instant, used: Used) {
         if now <= self.measured_at {
@@ -131,12 +139,15 @@ impl Adaptive {
         let cpu = if used.cpu.is_nan() { 1.0 } else { used.cpu.clamp(0.01, 1.0) };
         let helps = used.begun.is_nan() || used.begun >= BEGUN_MIN;
         let cpu = if helps { cpu } else { cpu.min(self.aims.busy) };
+        let (others, others_before) = self.others;
+        self.others = (Duration::ZERO, others);
         // Where requests wait although the thread was not busy, it did not get the time that it needed.
-        let most = if used.sojourn > self.aims.sojourn.0 { 1.0 } else { STEPS.1 };
+        let most = if used.sojourn.max(others) > self.aims.sojourn.0 { 1.0 } else { STEPS.1 };
         // What waits less than before is being worked off: to let in still less would leave the thread idle afterwards.
         let waiting = if !helps || used.sojourn < self.sojourn { 1.0 } else { self.waiting(used.sojourn) };
+        let waiting_for_others = if others < others_before { 1.0 } else { self.waiting(others) };
         self.sojourn = used.sojourn;
-        let step = ((self.aims.busy / cpu).min(most) * waiting).max(STEPS.0);
+        let step = ((self.aims.busy / cpu).min(most) * waiting.min(waiting_for_others)).max(STEPS.0);
         let heaviest = self.sources.heaviest();
         self.level = match self.level {
             None if step < 1.0 => Some(heaviest * step),
@@ -409,6 +420,26 @@ mod tests {
             server.measure(Instant::from_millis(interval * 100), used);
         }
         assert!(matches!(server.arrive(u64::MAX / 100, 7, false), Verdict::Reject { .. }));
+    }
+
+    #[test]
+    fn what_others_are_too_slow_for_is_not_let_in_although_the_thread_is_idle() {
+        let mut server = Adaptive::new(AIMS, Instant::ZERO);
+        let (mut passed, mut waits) = (0, 0.0_f64);
+        for interval in 1..=200_u64 {
+            let mut asked = 0;
+            for draw in 0..100_u64 {
+                let draw = (interval * 100 + draw).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+                asked += u32::from(server.arrive(draw, 7, false) == Verdict::Pass);
+            }
+            passed += if interval > 100 { asked } else { 0 };
+            // They do forty in an interval.
+            waits = (waits + (f64::from(asked) - 40.0) / 400.0).max(0.0);
+            server.wait_for_others(Duration::from_secs_f64(waits));
+            let used = Used { cpu: 0.2, begun: 0.1, memory: 0, sojourn: Duration::ZERO };
+            server.measure(Instant::from_millis(interval * 100), used);
+        }
+        assert!((3_200..=4_200).contains(&passed) && waits < 0.2, "{passed} of 4000, {waits}");
     }
 
     #[test]

@@ -17,6 +17,7 @@ use super::{
     keys::{Caller, Keys, Route, Side},
     ladder::{Asked, Rung},
     settings::Settings,
+    shedding::GateWaits,
     unproved::Unproved,
     watch::{rung_of, shown},
 };
@@ -74,6 +75,8 @@ pub(super) struct Context {
     unproved_notes: Pace,
     /// Notes about users at a limit.
     limit_notes: Pace,
+    /// How long gates took to open since it was measured last.
+    pub(super) gates: GateWaits,
     /// Counts calls and requests of our own, for names that are never used twice.
     numbers: u64,
 }
@@ -102,6 +105,7 @@ impl Context {
             events: VecDeque::new(),
             unproved_notes: Pace::per_second(UNPROVED_NOTES_PER_SEC),
             limit_notes: Pace::per_second(LIMIT_NOTES_PER_SEC),
+            gates: GateWaits::default(),
             numbers: 0,
             passed: Table::new("responses_passed", PASSED_MAX),
         }

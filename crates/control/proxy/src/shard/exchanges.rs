@@ -228,7 +228,12 @@ impl Exchanges {
 
     /// Takes a gate's answer.
     pub(super) fn on_gate_answer(&mut self, cx: &mut Context, legs: &mut Legs, answer: GateAnswer) {
-        let Some(id) = self.by_grant.remove(&answer.id) else { return self.late_answers.on_gate_answer(cx, &answer) };
+        let Some(id) = self.by_grant.remove(&answer.id) else {
+            cx.gates.note(true, None);
+            return self.late_answers.on_gate_answer(cx, &answer);
+        };
+        let deadline = self.pending.get(&id).and_then(|exchange| exchange.gate_deadline);
+        cx.gates.note(true, deadline.map(|deadline| OPENING_MAX.saturating_sub(deadline.since(cx.now.instant))));
         match answer.opened {
             Ok((address, ports)) => {
                 let Some(exchange) = self.pending.get_mut(&id) else { return };
@@ -265,6 +270,7 @@ impl Exchanges {
             // A later opening of the same exchange has a later deadline.
             if self.pending.get(&id).is_some_and(|exchange| exchange.gate_deadline == Some(deadline)) {
                 cx.metrics.one(Count::OpeningTimeouts);
+                cx.gates.note(false, Some(OPENING_MAX));
                 self.on_gate_failed(cx, id, "the gate has not answered in time");
             }
         }

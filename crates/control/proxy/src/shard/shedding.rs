@@ -16,7 +16,7 @@ use super::{
     exchanges::{ExchangeId, Exchanges},
     ladder::Asked,
     registrar::Registrar,
-    settings::Tables,
+    settings::{OPENING_MAX, Tables},
 };
 use crate::{
     metrics::{Count, Kind, Measured, Outcome, PerSource},
@@ -27,6 +27,8 @@ use crate::{
 const JUDGED_ALIKE_S: u64 = 64;
 /// Between two measurements.
 const INTERVAL: Duration = Duration::from_millis(100);
+/// Longer than this no opening takes at a gate that keeps up: half of what is waited for it.
+const OPENS_WITHIN: Duration = Duration::from_millis(OPENING_MAX.as_millis() as u64 / 2);
 /// After this a request has been sent again: T1 (RFC 3261 section 17.1.1.1).
 const SENT_AGAIN: Duration = Duration::from_millis(500);
 /// What an INVITE that is being set up takes, in bytes: its request twice, what is known of its call and grants, and two slots.
@@ -65,6 +67,28 @@ enum Control {
     Off(Instant),
     Adaptive(Box<Adaptive>, Duration),
     Rsoca(Box<Rsoca>),
+}
+
+/// How long gates took to open what they were asked for.
+#[derive(Debug, Default)]
+pub(super) struct GateWaits {
+    /// Whether any answered: gates that are dead are no load.
+    has_answered: bool,
+    shortest: Option<Duration>,
+}
+
+impl GateWaits {
+    /// A gate answered, or did not in time: then so long after it was asked.
+    pub(super) fn note(&mut self, is_answer: bool, waited: Option<Duration>) {
+        self.has_answered |= is_answer;
+        self.shortest = self.shortest.into_iter().chain(waited).min();
+    }
+
+    /// For how much longer than it may everybody waited since this was asked last.
+    fn take(&mut self) -> Duration {
+        let Self { has_answered, shortest } = std::mem::take(self);
+        shortest.filter(|_| has_answered).unwrap_or_default().saturating_sub(OPENS_WITHIN)
+    }
 }
 
 /// A shard's control of its load.
@@ -145,7 +169,13 @@ impl Shedding {
 
     /// Ends an interval in which the thread was busy for this share. So many calls were opened since the start, and so many are
     /// being set up. What was measured, and what follows from it.
-    pub(super) fn measure(&mut self, now: Instant, cpu: f64, (opened, setting_up): (u64, usize)) -> Measured {
+    pub(super) fn measure(
+        &mut self,
+        now: Instant,
+        cpu: f64,
+        (opened, setting_up, gates): (u64, usize, &mut GateWaits),
+    ) -> Measured {
+        let beyond = gates.take();
         let sojourn = std::mem::take(&mut self.shortest).into_iter().flatten().max().unwrap_or_default();
         let (begun, all) = std::mem::take(&mut self.spent);
         // Where nothing is known of it, nothing is excused with it.
@@ -157,6 +187,7 @@ impl Shedding {
                 None
             }
             Control::Adaptive(adaptive, _) => {
+                adaptive.wait_for_others(beyond);
                 adaptive.measure(now, used(TRANSACTION_BYTES));
                 adaptive.is_memory_short().then_some(RINGS_MAX)
             }

@@ -184,6 +184,34 @@ fn who_sends_most_is_not_heard_while_all_wait_for_too_long() {
 }
 
 #[test]
+fn while_gates_are_slow_to_open_less_is_let_in_and_while_they_are_dead_it_is_not_less() {
+    for (answers, is_refused) in [(true, true), (false, false)] {
+        let mut site = Site::adaptive(4_096);
+        let mut refused = 0;
+        for nth in 0..40 {
+            let calls =
+                (0..5).map(|call| Caller { call_id: format!("call-{nth}-{call}"), ..Caller::new("alice", PHONE) });
+            for mut call in calls.collect::<Vec<_>>() {
+                let invite = call.request("INVITE", "sip:web@example.net", "", AUDIO);
+                let (_, challenge) = site.send(PHONE, invite).pop().unwrap();
+                if status(&challenge) == 500 {
+                    refused += 1;
+                    continue;
+                }
+                let signed = call.answered(&challenge, "INVITE", "sip:web@example.net", "", AUDIO);
+                site.send(PHONE, signed);
+            }
+            site.pass(Duration::from_millis(400));
+            if answers {
+                site.gate_opens();
+            }
+            site.measure(0.1);
+        }
+        assert_eq!(refused > 60, is_refused, "{refused} of 200 are refused");
+    }
+}
+
+#[test]
 fn what_waits_in_streams_is_refused_although_datagrams_do_not_wait() {
     let mut site = Site::adaptive(64);
     let mut refused = 0;

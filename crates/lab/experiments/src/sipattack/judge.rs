@@ -28,6 +28,8 @@ const RATE_RANGE: [f64; 2] = [0.9, 1.1];
 const WINDOW_NS: u64 = 10_000_000_000;
 /// What the attack may add to a front end's memory once it has gone on for a quarter of the first part.
 const MEMORY_GROWTH_KB: f64 = 16_384.0;
+/// What the calls of a crowd may add, which are let in as far as they can be served: grants, stories, used nonces.
+const MEMORY_GROWTH_IN_SURGE_KB: f64 = 98_304.0;
 /// M_max: exchanges under way, of those that there is room for.
 const EXCHANGES_MAX: f64 = 0.5;
 /// An attack that sends less tries nothing, messages a second and front end.
@@ -200,17 +202,17 @@ fn judge_part(report: &mut Report, played: &Played, part: Part, (from_ns, to_ns)
 fn judge_memory(judge: &mut Judge<'_, Case>, played: &Played, place: usize) {
     let exchanges = played.looks.iter().filter(|look| look.place == place).map(|look| look.exchanges);
     judge.at_most("exchanges_share_max", exchanges.fold(0.0, f64::max), EXCHANGES_MAX);
-    let kb: Vec<u64> = played
-        .looks
-        .iter()
-        .filter(|look| look.place == place && (place == 1 || look.part == Part::Both) && look.part != Part::Surge)
-        .map(|look| look.resident_kb)
-        .collect();
+    let all = || played.looks.iter().filter(|look| look.place == place && (place == 1 || look.part == Part::Both));
+    let is_surge = |look: &&Look| matches!(look.part, Part::Surge | Part::After);
+    let kb: Vec<u64> = all().filter(|look| !is_surge(look)).map(|look| look.resident_kb).collect();
     // Tables get their memory when they are filled first.
     let (filling, rest) = kb.split_at(kb.len() / 4);
     let (Some(before), Some(most)) = (filling.iter().max(), rest.iter().max()) else { return };
     judge.note("memory_before_kb", *before as f64);
     judge.at_most("memory_growth_kb", *most as f64 - *before as f64, MEMORY_GROWTH_KB);
+    if let Some(surge) = all().filter(is_surge).map(|look| look.resident_kb).max() {
+        judge.at_most("memory_growth_in_surge_kb", surge as f64 - *before as f64, MEMORY_GROWTH_IN_SURGE_KB);
+    }
 }
 
 #[cfg(test)]
@@ -294,6 +296,9 @@ mod tests {
         let grown =
             failures(|run| run.looks.iter_mut().filter(of(Part::Back)).for_each(|look| look.resident_kb = 90_000));
         assert_eq!(grown, ["memory_growth_kb"]);
+        let grown =
+            failures(|run| run.looks.iter_mut().filter(of(Part::Surge)).for_each(|look| look.resident_kb = 200_000));
+        assert_eq!(grown, ["memory_growth_in_surge_kb"]);
         assert_eq!(
             failures(|run| run.looks.iter_mut().for_each(|look| look.counted.clear())),
             ["refused_for_overload"]

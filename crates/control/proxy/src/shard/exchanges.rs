@@ -264,6 +264,15 @@ impl Exchanges {
         }
     }
 
+    /// How long ago a gate was asked for what waits longest of what has not been answered.
+    pub(super) fn longest_at_gate(&self, now: Instant) -> Option<Duration> {
+        let waits = |(deadline, id): &&(Instant, ExchangeId)| {
+            self.pending.get(id).is_some_and(|exchange| exchange.gate_deadline == Some(*deadline))
+        };
+        let (deadline, _) = self.gate_deadlines.iter().find(waits)?;
+        Some(OPENING_MAX.saturating_sub(deadline.since(now)))
+    }
+
     /// Gives up on the gates that have not answered in time.
     pub(super) fn give_up_late_gates(&mut self, cx: &mut Context) {
         while let Some((deadline, id)) = self.gate_deadlines.pop_front_if(|(deadline, _)| *deadline <= cx.now.instant) {

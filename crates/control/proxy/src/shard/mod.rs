@@ -151,8 +151,13 @@ impl Shard {
     pub fn measure(&mut self, now: Now, cpu: f64) {
         self.cx.now = now;
         let opened = self.cx.metrics.count(Count::CallsOpened);
-        let measured =
-            self.shedding.measure(now.instant, cpu, (opened, self.exchanges.pending.len(), &mut self.cx.gates));
+        let asked = self.exchanges.longest_at_gate(now.instant);
+        let measured = self.shedding.measure(
+            now.instant,
+            cpu,
+            (opened, self.exchanges.pending.len()),
+            (&mut self.cx.gates, asked),
+        );
         self.cx.metrics.measure(measured);
         self.end_old();
     }

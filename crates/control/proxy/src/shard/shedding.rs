@@ -69,25 +69,30 @@ enum Control {
     Rsoca(Box<Rsoca>),
 }
 
+/// Gates that say nothing for so many intervals are dead.
+const SILENT_MAX: u32 = 10;
+
 /// How long gates took to open what they were asked for.
 #[derive(Debug, Default)]
 pub(super) struct GateWaits {
-    /// Whether any answered: gates that are dead are no load.
-    has_answered: bool,
+    /// Intervals since any answered: gates that are dead are no load.
+    silent: u32,
     shortest: Option<Duration>,
 }
 
 impl GateWaits {
     /// A gate answered, or did not in time: then so long after it was asked.
     pub(super) fn note(&mut self, is_answer: bool, waited: Option<Duration>) {
-        self.has_answered |= is_answer;
+        self.silent = if is_answer { 0 } else { self.silent };
         self.shortest = self.shortest.into_iter().chain(waited).min();
     }
 
-    /// For how much longer than it may everybody waited since this was asked last.
-    fn take(&mut self) -> Duration {
-        let Self { has_answered, shortest } = std::mem::take(self);
-        shortest.filter(|_| has_answered).unwrap_or_default().saturating_sub(OPENS_WITHIN)
+    /// For how much longer than it may everybody has waited since this was asked last. What was asked for first, of what waits
+    /// now, was so long ago.
+    fn take(&mut self, oldest: Option<Duration>) -> Duration {
+        let waited = self.shortest.take().or(oldest).filter(|_| self.silent < SILENT_MAX).unwrap_or_default();
+        self.silent = self.silent.saturating_add(1);
+        waited.saturating_sub(OPENS_WITHIN)
     }
 }
 
@@ -173,9 +178,10 @@ impl Shedding {
         &mut self,
         now: Instant,
         cpu: f64,
-        (opened, setting_up, gates): (u64, usize, &mut GateWaits),
+        (opened, setting_up): (u64, usize),
+        (gates, asked): (&mut GateWaits, Option<Duration>),
     ) -> Measured {
-        let beyond = gates.take();
+        let beyond = gates.take(asked);
         let sojourn = std::mem::take(&mut self.shortest).into_iter().flatten().max().unwrap_or_default();
         let (begun, all) = std::mem::take(&mut self.spent);
         // Where nothing is known of it, nothing is excused with it.

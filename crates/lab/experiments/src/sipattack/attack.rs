@@ -120,6 +120,7 @@ impl Siege<'_> {
             service: Exchange::Office.name().to_owned(),
             users: self.stolen.clone(),
             rates: vec![CallRate { per_s: CROWD_PER_S, ms }],
+            is_attack: true,
             media_port: CROWD_MEDIA_PORT,
             hold_ms: Some(CROWD_HOLD_MS),
             calls_max: CROWD_CALLS_MAX,

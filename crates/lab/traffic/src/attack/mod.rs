@@ -18,7 +18,7 @@ pub use connections::{ConnectionsSpec, Manner};
 pub use door::{IdleSpec, RelaySpec};
 pub(crate) use door::{idle, relay};
 pub use frames::{Forged, Kind, Path};
-use guard::be_polite;
+pub(crate) use guard::be_polite;
 pub use guard::require_lab;
 pub use insider::InsiderSpec;
 pub(crate) use insider::insider;

@@ -18,7 +18,7 @@ use super::{
     write::Writer,
 };
 use crate::{
-    attack::require_lab,
+    attack::{be_polite, require_lab},
     datagrams::{Batch, Inbox},
     sockets::any_like,
     stream::Connecting,
@@ -80,6 +80,9 @@ pub struct CallersSpec {
     /// Whether a challenge is a refusal, which nobody answers.
     #[serde(default)]
     pub has_no_password: bool,
+    /// Whether it attacks: it leaves the processors to what it attacks.
+    #[serde(default)]
+    pub is_attack: bool,
     /// Port of the media that INVITEs offer; 0: they have no offer.
     #[serde(default)]
     pub media_port: u16,
@@ -102,6 +105,9 @@ pub struct CallersSpec {
 pub(crate) fn callers(spec: &CallersSpec, context: &Context) -> Result<(), LabError> {
     require_lab()?;
     check(spec).map_err(|reason| context.refuse(&reason))?;
+    if spec.is_attack {
+        be_polite().during(|| "giving way to all others".to_owned())?;
+    }
     let mut load = Load::open(spec).during(|| "opening the callers' lines".to_owned())?;
     context.ready();
     load.run(context).during(|| "calling".to_owned())?;

@@ -3,7 +3,7 @@
 
 use crate::config::PINHOLES_MAX_MAX;
 use serde::{Deserialize, Serialize};
-use sluicegate_feed::{FeedService, GrantDelta, Resume, Selector};
+use sluicegate_feed::{FeedService, GrantDelta, Resume, Selected, Selector};
 use sluicegate_grant::{GrantId, ISSUER_ID_LEN};
 use std::{collections::BTreeMap, net::IpAddr};
 
@@ -225,7 +225,13 @@ impl Ledger {
         let selected = |GrantDelta { grant, user, service, .. }: &GrantDelta| {
             issuer.is_none_or(|issuer| grant.issuer == issuer) && selector.selects(grant, user, service)
         };
-        self.grants().filter(|(_, entry)| selected(&entry.delta)).map(|(id, _)| id).collect()
+        let (first, last) = match &selector.what {
+            Selected::Grant(GrantId(id)) => (*id, *id),
+            Selected::Call(call) => (GrantId::of_call(*call, 0).0, GrantId::of_call(*call, u32::MAX).0),
+            Selected::User(_) | Selected::Service(_) => ([0; 16], [u8::MAX; 16]),
+        };
+        let among = self.grants.range(first..=last);
+        among.filter(|(_, entry)| selected(&entry.delta)).map(|(id, _)| GrantId(*id)).collect()
     }
 
     /// Ids of the open grants of one issuer.

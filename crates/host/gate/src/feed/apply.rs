@@ -7,7 +7,9 @@ use crate::{
     packets::{Command, Installed},
     shared::Shared,
 };
-use sluicegate_feed::{ACTIVE_GRANTS_MAX, ActiveGrant, Event, FeedService, FeedSip, FromGate, GrantDelta, Resume};
+use sluicegate_feed::{
+    ACTIVE_GRANTS_MAX, ActiveGrant, Event, FeedService, FeedSip, FromGate, GrantDelta, Resume, Selector,
+};
 use sluicegate_grant::GrantId;
 use sluicegate_pinhole::{InstallError, PinholeSpec, StandingSpec};
 use sluicegate_policy::ServiceMode;
@@ -27,16 +29,19 @@ pub(crate) struct Applier<'a> {
     feed: &'a FeedSlot,
     issuer: IssuerId,
     asked: Vec<Asked>,
+    /// Revokes whose answers are on their way.
+    revoking: Vec<oneshot::Receiver<usize>>,
     answers: Vec<FromGate>,
 }
 
 impl<'a> Applier<'a> {
     pub(crate) const fn new(shared: &'a Shared, feed: &'a FeedSlot) -> Self {
-        Self { shared, feed, issuer: feed.issuer, asked: Vec::new(), answers: Vec::new() }
+        Self { shared, feed, issuer: feed.issuer, asked: Vec::new(), revoking: Vec::new(), answers: Vec::new() }
     }
 
-    /// Does what the events say and returns the answers. Installs that follow each other are on their way together, and
-    /// are answered when the journal has them. Also says up to where everything is applied, if the events say so.
+    /// Does what the events say and returns the answers. Installs and revokes that follow each other are on their way together:
+    /// where many calls begin and end, none waits for a turn of the packet thread. Installs are answered when the journal has
+    /// them. Also says up to where everything is applied, if the events say so.
     pub(crate) async fn apply(mut self, events: Vec<Event>) -> (Vec<FromGate>, Option<Resume>) {
         let mut applied = None;
         for event in events {
@@ -59,13 +64,7 @@ impl<'a> Applier<'a> {
                     self.settle().await;
                     self.withdraw(&name).await;
                 }
-                Event::Revoke(selector) => {
-                    self.settle().await;
-                    let ids = self.shared.books.read().select(&selector, Some(self.issuer));
-                    if let Err(error) = self.shared.revoke(ids).await {
-                        tracing::error!(%error, "a revoke was not carried out");
-                    }
-                }
+                Event::Revoke(selector) => self.revoke(&selector).await,
                 Event::UpToDate(resume) => {
                     self.settle().await;
                     applied = Some(resume);
@@ -99,6 +98,28 @@ impl<'a> Applier<'a> {
         }
     }
 
+    /// Puts a revoke on its way. What it is about has to be in the books first.
+    async fn revoke(&mut self, selector: &Selector) {
+        let is_meant = |Asked { delta, .. }: &Asked| selector.selects(&delta.grant, &delta.user, &delta.service);
+        if self.asked.iter().any(is_meant) {
+            self.settle().await;
+        }
+        let ids = self.shared.books.read().select(selector, Some(self.issuer));
+        if ids.is_empty() {
+            return;
+        }
+        let revoke = |ids| move |answer| Command::Revoke { ids, answer };
+        let mut sent = self.shared.commander.ask(revoke(ids.clone()));
+        if sent.is_err() {
+            self.settle().await;
+            sent = self.shared.commander.ask(revoke(ids));
+        }
+        match sent {
+            Ok(answer) => self.revoking.push(answer),
+            Err(error) => tracing::error!(%error, "a revoke was not carried out"),
+        }
+    }
+
     fn spec(&self, delta: &GrantDelta) -> Result<PinholeSpec, String> {
         let ledger = self.shared.books.read();
         let Some(listed) = ledger.service(&delta.service).filter(|listed| listed.issuers.contains(&self.issuer)) else {
@@ -119,8 +140,13 @@ impl<'a> Applier<'a> {
         })
     }
 
-    /// Awaits the installs that are on their way, writes them to the journal, and answers.
+    /// Awaits what is on its way, writes what is installed to the journal, and answers.
     async fn settle(&mut self) {
+        for ended in std::mem::take(&mut self.revoking) {
+            if ended.await.is_err() {
+                tracing::error!("a revoke was not carried out: the gate is stopping");
+            }
+        }
         if self.asked.is_empty() {
             return;
         }

@@ -161,5 +161,6 @@ impl FrontEnd<'_> {
 
 /// The file of the gate.
 pub(crate) fn gate_file(datapath: &str) -> NodeFile {
-    NodeFile::new("gate").gate(("outside", "inside"), datapath, "")
+    // A call's two ports rest for two minutes: enough for some two hundred calls a second.
+    NodeFile::new("gate").gate(("outside", "inside"), datapath, "external_ports = \"16384-65535\"\n")
 }

@@ -200,6 +200,8 @@ impl Pinholes {
             };
             *from -= ports;
             *to += ports;
+            let live = &mut self.users.ports_live;
+            *live = if rest { *live - ports } else { *live + ports };
         }
     }
 }

@@ -70,7 +70,12 @@ pub struct Users {
     idle: List,
     /// What each may hold.
     pub limits: PerUser,
+    /// External ports of live pinholes, of all users.
+    pub ports_live: u32,
 }
+
+/// External ports that each may have however few are left.
+const PORTS_LEAST: u32 = 16;
 
 impl Users {
     /// As many users as pinholes: each user that is not idle has one.
@@ -81,7 +86,17 @@ impl Users {
             hasher: Hasher::new(hash_key),
             idle: List::EMPTY,
             limits,
+            ports_live: 0,
         }
+    }
+
+    /// The external ports that one user may have now, of a range of so many. Once half of them are in use each may have less, in
+    /// proportion to what is left (dynamic thresholds: Choudhury, Hahne 1998): many users who each take all that one may leave
+    /// something for those who have little.
+    pub fn ports_max(&self, range: u32) -> u32 {
+        let free = range.saturating_sub(self.ports_live);
+        let left = u64::from(self.limits.ports_max) * 2 * u64::from(free) / u64::from(range.max(1));
+        self.limits.ports_max.min(u32::try_from(left).unwrap_or(u32::MAX).max(PORTS_LEAST))
     }
 
     /// The user in a slot.

@@ -183,6 +183,35 @@ fn a_users_flows_are_counted_over_all_its_grants() {
 }
 
 #[test]
+fn many_who_take_all_that_one_may_leave_ports_for_those_who_have_few() {
+    let per_user = PerUser { ports_max: 400, ..PerUser::default() };
+    let mut site = Site::with(Config { per_user, pinholes_max: 1_024, external_ports: (20_000, 20_999), ..config() });
+    let open = |site: &mut Site, user: u64| {
+        let grant = grant_of(site, user.to_be_bytes(), 0);
+        let id = grant.id;
+        site.gate.translator.install(site.now, site.unix, spec(grant, TARGET, (5_000, 5_000))).map(|_| id)
+    };
+    let greedy: Vec<u64> = (1_000..1_020).collect();
+    let mut ids = Vec::new();
+    for _ in 0..400 {
+        for user in &greedy {
+            ids.extend(open(&mut site, *user));
+        }
+    }
+    assert!((900..960).contains(&ids.len()), "{} of 1000 ports", ids.len());
+    for user in 1..=6 {
+        for _ in 0..8 {
+            assert!(open(&mut site, user).is_ok(), "{user}");
+        }
+    }
+    // When they have ended, one may have as much as before.
+    for id in ids {
+        site.gate.translator.revoke(site.now, id).unwrap();
+    }
+    assert!((0..380).all(|_| open(&mut site, 2_000).is_ok()));
+}
+
+#[test]
 fn a_users_ports_are_counted_over_all_its_grants_and_given_back_with_them() {
     let per_user = PerUser { ports_max: 100, ..PerUser::default() };
     let mut site = Site::with(Config { per_user, ..config() });

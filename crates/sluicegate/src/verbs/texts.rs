@@ -49,6 +49,11 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("sluicegate group add staff", "Adds a group."),
     ("sluicegate service add web.toml", "Adds a service to a running node."),
     ("sluicegate grant ls", "What is open, for whom, how long."),
+    ("sluicegate limit ls", "Who is refused for sending more than others, or for wrong passwords."),
+    (
+        "sluicegate limit lift 198.51.100.0/24 --for 60 --reason 'the office'",
+        "Refuses nobody there for load in the next hour.",
+    ),
     ("sluicegate policy test alice web", "Whether alice may use web now, and by which rule."),
     ("sluicegate gate-join --new", "A token, to be used on the gate's host within an hour."),
     ("sluicegate gate-close", "Closes the interfaces of a gate that does not run yet."),

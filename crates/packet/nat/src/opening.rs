@@ -46,7 +46,7 @@ impl Rules {
         let (not_before, not_after) = self.pinholes.times(&grant);
         let needed =
             if filter { 0 } else { u32::from(target_ports.1 - target_ports.0) + u32::from(target_ports.0 != 0) };
-        let ports_max = self.pinholes.users.ports_max(self.ports.max());
+        let ports_max = self.pinholes.users.ports_max(protocol, self.ports.max());
         let user = self.pinholes.users.find(&grant);
         let held = user.and_then(|user| self.pinholes.users.at(user)).map_or(0, |user| user.ports);
         if held + needed > ports_max {
@@ -57,7 +57,7 @@ impl Rules {
         let user = self.pinholes.users.join(now, &grant).unwrap_or(NO_SLOT);
         if let Some(user) = self.pinholes.users.at_mut(user) {
             user.ports += needed;
-            self.pinholes.users.ports_live += needed;
+            self.pinholes.users.note_ports(protocol, needed, true);
         }
         let (budget, rate_bytes_per_s) = (Budget::new(grant.bytes), u64::from(grant.rate_100kbps) * 12_500);
         let pinhole = Pinhole {
@@ -123,7 +123,7 @@ impl Rules {
                 self.free_ports(&pinhole);
                 if let Some(user) = self.pinholes.users.at_mut(pinhole.user) {
                     user.ports -= pinhole.ports_len();
-                    self.pinholes.users.ports_live -= pinhole.ports_len();
+                    self.pinholes.users.note_ports(pinhole.protocol, pinhole.ports_len(), false);
                 }
                 self.pinholes.users.end(pinhole.user);
                 self.pinholes.users.leave(pinhole.user);

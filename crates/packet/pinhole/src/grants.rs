@@ -191,7 +191,7 @@ impl Pinholes {
     /// The user's ports of this pinhole rest from now on, or are in use again.
     fn rest_ports(&mut self, slot: u32, rest: bool) {
         let Some(pinhole) = self.table.at(slot) else { return };
-        let (ports, user) = (pinhole.ports_len(), pinhole.user);
+        let (ports, protocol, user) = (pinhole.ports_len(), pinhole.protocol, pinhole.user);
         if let Some(user) = self.users.at_mut(user) {
             let (from, to) = if rest {
                 (&mut user.ports, &mut user.ports_resting)
@@ -200,8 +200,7 @@ impl Pinholes {
             };
             *from -= ports;
             *to += ports;
-            let live = &mut self.users.ports_live;
-            *live = if rest { *live - ports } else { *live + ports };
+            self.users.note_ports(protocol, ports, !rest);
         }
     }
 }

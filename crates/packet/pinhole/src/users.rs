@@ -1,6 +1,8 @@
 //! What one user holds of this gate, over all grants: flows, external ports, rate and bytes. So a user that asks for
 //! many grants gets no more than one that asks for one, and a fresh grant brings no fresh burst.
 
+use alloc::boxed::Box;
+
 use sluicegate_bounded::{Bounded, Gauge, Index, Link, List, Slab, linked};
 use sluicegate_flow::{FairBucket, Hasher, Share, TokenBucket};
 use sluicegate_grant::Grant;
@@ -70,8 +72,8 @@ pub struct Users {
     idle: List,
     /// What each may hold.
     pub limits: PerUser,
-    /// External ports of live pinholes, of all users.
-    pub ports_live: u32,
+    /// External ports of live pinholes, of all users, by IP protocol: each has the whole range for itself.
+    ports_live: Box<[u32; 256]>,
 }
 
 /// External ports that each may have however few are left.
@@ -86,15 +88,21 @@ impl Users {
             hasher: Hasher::new(hash_key),
             idle: List::EMPTY,
             limits,
-            ports_live: 0,
+            ports_live: Box::new([0; 256]),
         }
     }
 
-    /// The external ports that one user may have now, of a range of so many. Once half of them are in use each may have less, in
+    /// So many external ports of a protocol are in use by live pinholes from now on, or are no more.
+    pub fn note_ports(&mut self, protocol: u8, ports: u32, are_live: bool) {
+        let live = &mut self.ports_live[usize::from(protocol)];
+        *live = if are_live { *live + ports } else { *live - ports };
+    }
+
+    /// The external ports that one user may have now, where it asks for one of this protocol, of a range of so many. Once half of them are in use each may have less, in
     /// proportion to what is left (dynamic thresholds: Choudhury, Hahne 1998): many users who each take all that one may leave
     /// something for those who have little.
-    pub fn ports_max(&self, range: u32) -> u32 {
-        let free = range.saturating_sub(self.ports_live);
+    pub fn ports_max(&self, protocol: u8, range: u32) -> u32 {
+        let free = range.saturating_sub(self.ports_live[usize::from(protocol)]);
         let left = u64::from(self.limits.ports_max) * 2 * u64::from(free) / u64::from(range.max(1));
         self.limits.ports_max.min(u32::try_from(left).unwrap_or(u32::MAX).max(PORTS_LEAST))
     }

@@ -185,12 +185,13 @@ fn a_users_flows_are_counted_over_all_its_grants() {
 #[test]
 fn many_who_take_all_that_one_may_leave_ports_for_those_who_have_few() {
     let per_user = PerUser { ports_max: 400, ..PerUser::default() };
-    let mut site = Site::with(Config { per_user, pinholes_max: 1_024, external_ports: (20_000, 20_999), ..config() });
-    let open = |site: &mut Site, user: u64| {
-        let grant = grant_of(site, user.to_be_bytes(), 0);
+    let mut site = Site::with(Config { per_user, pinholes_max: 2_048, external_ports: (20_000, 20_999), ..config() });
+    let open_of = |site: &mut Site, user: u64, protocol| {
+        let grant = Grant { protocol, ..grant_of(site, user.to_be_bytes(), 0) };
         let id = grant.id;
         site.gate.translator.install(site.now, site.unix, spec(grant, TARGET, (5_000, 5_000))).map(|_| id)
     };
+    let open = |site: &mut Site, user| open_of(site, user, UDP);
     let greedy: Vec<u64> = (1_000..1_020).collect();
     let mut ids = Vec::new();
     for _ in 0..400 {
@@ -204,6 +205,7 @@ fn many_who_take_all_that_one_may_leave_ports_for_those_who_have_few() {
             assert!(open(&mut site, user).is_ok(), "{user}");
         }
     }
+    assert!((0..40).all(|_| open_of(&mut site, 9, TCP).is_ok()), "each protocol has ports of its own");
     // When they have ended, one may have as much as before.
     for id in ids {
         site.gate.translator.revoke(site.now, id).unwrap();

@@ -234,6 +234,9 @@ pub struct FeedStatus {
     pub opened: u64,
     /// Grants refused since start.
     pub refused: u64,
+    /// The same, by reason.
+    #[serde(default)]
+    pub refusals: BTreeMap<String, u64>,
     /// Times connected since start.
     pub connects: u64,
     /// Why it is not connected.

@@ -33,7 +33,7 @@ const FEED_CONNECTED: Family =
 const FEED_OPENED: Family =
     Family::counter("sluicegate_gate_feed_opened_total", &["feed"], "Grants opened for the feed.");
 const FEED_REFUSED: Family =
-    Family::counter("sluicegate_gate_feed_refused_total", &["feed"], "Grants refused to the feed.");
+    Family::counter("sluicegate_gate_feed_refused_total", &["feed", "reason"], "Grants refused to the feed, by reason.");
 const FEED_SKEW: Family = Family::gauge(
     "sluicegate_gate_feed_skew_seconds",
     &["feed"],
@@ -135,6 +135,10 @@ pub(crate) fn of(status: &GateStatus) -> Vec<Metric> {
     let lanes = |value: fn(&LaneStatus) -> u64| {
         status.lanes.iter().map(move |lane| (format!("{}/{}", lane.port, lane.lane), value(lane)))
     };
+    let refusals = status.feeds.iter().flat_map(|feed| {
+        let of = |(reason, count): (&String, &u64)| (vec![feed.address.clone().into(), reason.clone().into()], *count as f64);
+        feed.refusals.iter().map(of)
+    });
     let skews = status.feeds.iter().map(|feed| (vec![feed.address.clone().into()], feed.skew_s.unwrap_or(0) as f64));
     let mut metrics = vec![
         RECEIVED_PACKETS.single(status.received_packets as f64),
@@ -146,7 +150,7 @@ pub(crate) fn of(status: &GateStatus) -> Vec<Metric> {
         TABLE_MAX.by(tables(|table| table.max)),
         FEED_CONNECTED.by(feeds(|feed| u64::from(feed.state == FeedStage::Connected))),
         FEED_OPENED.by(feeds(|feed| feed.opened)),
-        FEED_REFUSED.by(feeds(|feed| feed.refused)),
+        Metric { family: &FEED_REFUSED, samples: refusals.collect() },
         Metric { family: &FEED_SKEW, samples: skews.collect() },
         LANE_PACKETS.by(lanes(|lane| lane.packets)),
         LANE_BYTES.by(lanes(|lane| lane.bytes)),

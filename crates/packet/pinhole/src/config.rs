@@ -195,6 +195,25 @@ pub enum InstallError {
     Full(u32),
 }
 
+impl InstallError {
+    /// Its name in metrics.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Grant(_) => "grant",
+            Self::Protocol(_) => "protocol",
+            Self::Expired => "expired",
+            Self::Revoked(_) => "revoked",
+            Self::Conflict(_) => "conflict",
+            Self::Service(_) => "service",
+            Self::Ports(_) => "ports",
+            Self::Peers => "peers",
+            Self::UserPorts(_) => "user_ports",
+            Self::NoExternalPort => "no_external_port",
+            Self::Full(_) => "full",
+        }
+    }
+}
+
 /// The account of an ended grant. Of one that expired or spent its budget, see [`crate::Pinholes::pop_event`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ended {

@@ -192,6 +192,7 @@ mod tests {
             skew_s: None,
             opened: 0,
             refused: 0,
+            refusals: std::collections::BTreeMap::new(),
             connects: 0,
             last_error: error.map(str::to_owned),
         }

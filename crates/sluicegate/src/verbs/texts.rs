@@ -51,7 +51,7 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("sluicegate grant ls", "What is open, for whom, how long."),
     ("sluicegate limit ls", "Who is refused for sending more than others, or for wrong passwords."),
     (
-        "sluicegate limit lift 198.51.100.0/24 --for 60 --reason 'the office'",
+        "sluicegate limit lift 198.51.100.0/24 --for 60 --reason \"the office\"",
         "Refuses nobody there for load in the next hour.",
     ),
     ("sluicegate policy test alice web", "Whether alice may use web now, and by which rule."),

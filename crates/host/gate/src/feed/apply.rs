@@ -50,7 +50,7 @@ impl<'a> Applier<'a> {
                     self.ask(*install).await;
                     continue;
                 }
-                Event::Refuse(id, reason) => self.refuse(id, reason),
+                Event::Refuse(id, reason) => self.refuse(id, "invalid", reason),
                 Event::Reply(answer) => self.answers.push(answer),
                 Event::Skew(skew_s) => {
                     tracing::warn!(skew_s, "the frontend's clock and this one differ; set both by NTP");
@@ -81,7 +81,7 @@ impl<'a> Applier<'a> {
         let id = delta.grant.id;
         let spec = match self.spec(&delta) {
             Ok(spec) => spec,
-            Err(reason) => return self.refuse(id, reason),
+            Err(reason) => return self.refuse(id, "not_permitted", reason),
         };
         let unix = clock::unix();
         let install = |spec| move |answer| Command::Install { spec: Box::new(spec), unix, answer };
@@ -94,7 +94,7 @@ impl<'a> Applier<'a> {
         match sent {
             // The packet thread alone keeps the key.
             Ok(answer) => self.asked.push(Asked { id, delta: delta.without_keys(), answer }),
-            Err(error) => self.refuse(id, error.to_string()),
+            Err(error) => self.refuse(id, "queue_full", error.to_string()),
         }
     }
 
@@ -159,18 +159,18 @@ impl<'a> Applier<'a> {
                     let entry = Entry { delta, address: at.address, ports: at.ports, stamp };
                     records.push(Record::Opened(Box::new(entry)));
                 }
-                Ok(Err(error)) => self.refuse(id, error.to_string()),
-                Err(_) => self.refuse(id, "the gate is stopping".into()),
+                Ok(Err(error)) => self.refuse(id, error.name(), error.to_string()),
+                Err(_) => self.refuse(id, "stopping", "the gate is stopping".into()),
             }
         }
-        self.feed.answered(opened.len() as u64, 0);
+        self.feed.opened(opened.len() as u64);
         self.shared.books.write(&records);
         self.answers.append(&mut opened);
     }
 
-    fn refuse(&mut self, id: GrantId, reason: String) {
+    fn refuse(&mut self, id: GrantId, name: &'static str, reason: String) {
         tracing::debug!(%id, reason, "grant refused");
-        self.feed.answered(0, 1);
+        self.feed.refused(name);
         self.answers.push(FromGate::Refused { id, reason });
     }
 

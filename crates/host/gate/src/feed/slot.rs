@@ -4,7 +4,10 @@ use crate::{config::FeedAddress, ledger::IssuerId};
 use sluicegate_api::{FeedStage, FeedStatus};
 use sluicegate_feed::FromGate;
 use sluicegate_wire::Instant;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::{
+    collections::BTreeMap,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
 use tokio::sync::mpsc;
 
 /// Written by the feed's task, read by `status`.
@@ -38,6 +41,7 @@ impl FeedSlot {
             skew_s: None,
             opened: 0,
             refused: 0,
+            refusals: BTreeMap::new(),
             connects: 0,
             last_error: None,
         };
@@ -81,11 +85,19 @@ impl FeedSlot {
         self.lock().told.sequence = Some(sequence);
     }
 
-    /// Grants were answered.
-    pub(crate) fn answered(&self, opened: u64, refused: u64) {
-        let mut inner = self.lock();
-        inner.told.opened += opened;
-        inner.told.refused += refused;
+    /// So many grants were opened.
+    pub(crate) fn opened(&self, grants: u64) {
+        self.lock().told.opened += grants;
+    }
+
+    /// A grant was refused, for one of a few reasons.
+    pub(crate) fn refused(&self, reason: &'static str) {
+        let told = &mut self.lock().told;
+        told.refused += 1;
+        match told.refusals.get_mut(reason) {
+            Some(count) => *count += 1,
+            None => _ = told.refusals.insert(reason.to_owned(), 1),
+        }
     }
 
     pub(crate) fn status(&self, now: Instant) -> FeedStatus {

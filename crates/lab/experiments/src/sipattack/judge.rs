@@ -106,6 +106,10 @@ pub(super) struct Played {
     pub(super) parts: Vec<(Part, u64, u64)>,
     /// Messages and connections of the attackers.
     pub(super) sent: u64,
+    /// Openings that the gate refused, by reason.
+    pub(super) openings_refused: BTreeMap<String, u64>,
+    /// Packets that the gate dropped, by reason.
+    pub(super) dropped_at_gate: BTreeMap<String, u64>,
     /// What became of the crowd's calls.
     pub(super) crowd: LoadSum,
     /// Whether the telephones have said all.
@@ -158,6 +162,12 @@ pub(super) fn judge(report: &mut Report, options: &AttackOptions, played: &Playe
             judge.note(&format!("counted_{}", name.replace(' ', "_")), more as f64);
         }
     }
+    for (reason, count) in &played.openings_refused {
+        judge.note(&format!("openings_refused_{reason}"), *count as f64);
+    }
+    for (reason, count) in played.dropped_at_gate.iter().filter(|(_, count)| **count > 0) {
+        judge.note(&format!("gate_dropped_{reason}"), *count as f64);
+    }
     judge.note("attackers_sent", played.sent as f64);
 }
 
@@ -182,6 +192,11 @@ fn judge_part(report: &mut Report, played: &Played, part: Part, (from_ns, to_ns)
     let ended = || played.ended.iter().filter(|ended| was_begun(ended.started_ns));
     let answered = ended().filter(|ended| (200..300).contains(&ended.status)).count();
     let established = SetupSummary::of(&played.setups, from_ns, to_ns).established;
+    let mut unanswered = BTreeMap::<u16, u64>::new();
+    ended().filter(|ended| !(200..300).contains(&ended.status)).for_each(|ended| *unanswered.entry(ended.status).or_default() += 1);
+    for (status, count) in unanswered {
+        judge.note(&format!("byes_failed_{status}"), count as f64);
+    }
     judge.at_least("calls_ended_share", answered as f64 / established as f64, ENDED_MIN);
     let (sent, heard) = ended().fold((0, 0), |(sent, heard), ended| {
         (sent + u64::from(ended.media_sent), heard + u64::from(ended.media_heard))

@@ -45,7 +45,7 @@ const DRAIN_MAX: Duration = Duration::from_secs(15);
 pub(super) struct Siege<'a> {
     pub(super) options: &'a AttackOptions,
     frontends: Vec<Node>,
-    _gate: Node,
+    gate: Node,
     _exchanges: Vec<Process>,
     pub(super) users: Vec<(String, String)>,
     /// Accounts that attackers have stolen.
@@ -100,7 +100,7 @@ impl<'a> Siege<'a> {
         let scene = Self {
             options,
             frontends,
-            _gate: gate,
+            gate,
             _exchanges: exchanges,
             users,
             stolen,
@@ -165,6 +165,9 @@ impl<'a> Siege<'a> {
         self.look_for(time(3), Part::Surge, &mut phones, &mut played)?;
         self.look_for(DRAIN_MAX, Part::After, &mut phones, &mut played)?;
         played.taken = watch.end().taken();
+        let gate = self.gate.status().unwrap_or_default();
+        played.openings_refused = refusals(&gate);
+        played.dropped_at_gate = drops(&gate);
         for mut attacker in attackers {
             attacker.close_input();
             let result = attacker.event("result", DRAIN_MAX)?;
@@ -204,6 +207,23 @@ impl<'a> Siege<'a> {
         played.parts.push((part, from_ns, unix_ns()));
         Ok(())
     }
+}
+
+/// The openings that a gate refused, by reason.
+fn refusals(gate: &Value) -> BTreeMap<String, u64> {
+    let mut by_reason = BTreeMap::new();
+    for feed in gate["gate"]["feeds"].as_array().into_iter().flatten() {
+        for (reason, count) in feed["refusals"].as_object().into_iter().flatten() {
+            *by_reason.entry(reason.clone()).or_default() += count.as_u64().unwrap_or_default();
+        }
+    }
+    by_reason
+}
+
+/// What a gate dropped, by reason.
+fn drops(gate: &Value) -> BTreeMap<String, u64> {
+    let dropped = gate["gate"]["dropped"].as_object().into_iter().flatten();
+    dropped.filter_map(|(reason, count)| Some((reason.clone(), count.as_u64()?))).collect()
 }
 
 /// What each table of a front end holds.

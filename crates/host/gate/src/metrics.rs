@@ -32,8 +32,11 @@ const FEED_CONNECTED: Family =
     Family::gauge("sluicegate_gate_feed_connected", &["feed"], "1 while the feed is up to date.");
 const FEED_OPENED: Family =
     Family::counter("sluicegate_gate_feed_opened_total", &["feed"], "Grants opened for the feed.");
-const FEED_REFUSED: Family =
-    Family::counter("sluicegate_gate_feed_refused_total", &["feed", "reason"], "Grants refused to the feed, by reason.");
+const FEED_REFUSED: Family = Family::counter(
+    "sluicegate_gate_feed_refused_total",
+    &["feed", "reason"],
+    "Grants refused to the feed, by reason.",
+);
 const FEED_SKEW: Family = Family::gauge(
     "sluicegate_gate_feed_skew_seconds",
     &["feed"],
@@ -136,7 +139,9 @@ pub(crate) fn of(status: &GateStatus) -> Vec<Metric> {
         status.lanes.iter().map(move |lane| (format!("{}/{}", lane.port, lane.lane), value(lane)))
     };
     let refusals = status.feeds.iter().flat_map(|feed| {
-        let of = |(reason, count): (&String, &u64)| (vec![feed.address.clone().into(), reason.clone().into()], *count as f64);
+        let of = |(reason, count): (&String, &u64)| {
+            (vec![feed.address.clone().into(), reason.clone().into()], *count as f64)
+        };
         feed.refusals.iter().map(of)
     });
     let skews = status.feeds.iter().map(|feed| (vec![feed.address.clone().into()], feed.skew_s.unwrap_or(0) as f64));

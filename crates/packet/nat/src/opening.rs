@@ -48,9 +48,15 @@ impl Rules {
             if filter { 0 } else { u32::from(target_ports.1 - target_ports.0) + u32::from(target_ports.0 != 0) };
         let ports_max = self.pinholes.users.ports_max(protocol, self.ports.max());
         let user = self.pinholes.users.find(&grant);
-        let held = user.and_then(|user| self.pinholes.users.at(user)).map_or(0, |user| user.ports);
-        if held + needed > ports_max {
+        let (held, ports_held) =
+            user.and_then(|user| self.pinholes.users.at(user)).map_or((0, 0), |user| (user.live, user.ports));
+        if ports_held + needed > ports_max {
             return Err(InstallError::UserPorts(ports_max));
+        }
+        // As with ports: nobody is held to anything while a third is left.
+        let left = self.pinholes.table.left();
+        if left > 0 && held >= left.saturating_mul(2) {
+            return Err(InstallError::UserPinholes(held));
         }
         let (slot, gate) = self.listen(protocol, filter, (target, target_ports), grant.gate_ports)?;
         // There is a place: every other user that is not idle has a pinhole, and this one has its slot already.

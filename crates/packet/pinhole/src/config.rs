@@ -187,6 +187,9 @@ pub enum InstallError {
     /// The user has as many external ports as one may have.
     #[error("the user holds as many external ports as one may ({0}); end a call, or raise `per_user.ports_max`")]
     UserPorts(u32),
+    /// Few pinholes are left, and the user holds more than twice as many.
+    #[error("few pinholes are left, and the user holds {0}; end a call, or raise `pinholes_max` and restart the gate")]
+    UserPinholes(u32),
     /// No block of external ports of that length is free.
     #[error("no external ports are free; widen `external_ports`")]
     NoExternalPort,
@@ -208,6 +211,7 @@ impl InstallError {
             Self::Ports(_) => "ports",
             Self::Peers => "peers",
             Self::UserPorts(_) => "user_ports",
+            Self::UserPinholes(_) => "user_pinholes",
             Self::NoExternalPort => "no_external_port",
             Self::Full(_) => "full",
         }

@@ -104,6 +104,11 @@ impl Table {
         self.slots.len() as u32
     }
 
+    /// How many more pinholes may live.
+    pub fn left(&self) -> u32 {
+        self.max().saturating_sub(self.live)
+    }
+
     /// Live pinholes, those that ended and are remembered, and the entries that all of them may need of the index.
     pub(crate) fn gauges(&self) -> [Gauge; 3] {
         let max = self.slots.len() as u64;

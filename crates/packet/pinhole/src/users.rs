@@ -19,7 +19,8 @@ pub struct User {
     key: Key,
     /// Pinholes, live and remembered. Without any, the slot waits for the next user that needs one.
     pinholes: u32,
-    live: u32,
+    /// Those that live.
+    pub live: u32,
     /// Flows under all its pinholes.
     pub flows: u32,
     /// External ports of live pinholes.
@@ -98,9 +99,9 @@ impl Users {
         *live = if are_live { *live + ports } else { *live - ports };
     }
 
-    /// The external ports that one user may have now, where it asks for one of this protocol, of a range of so many. Once half of them are in use each may have less, in
-    /// proportion to what is left (dynamic thresholds: Choudhury, Hahne 1998): many users who each take all that one may leave
-    /// something for those who have little.
+    /// The external ports that one user may have now, where it asks for one of this protocol, of a range of so many. Once half
+    /// of them are in use each may have less, in proportion to what is left (dynamic thresholds: Choudhury, Hahne 1998): many
+    /// users who each take all that one may leave something for those who have little.
     pub fn ports_max(&self, protocol: u8, range: u32) -> u32 {
         let free = range.saturating_sub(self.ports_live[usize::from(protocol)]);
         let left = u64::from(self.limits.ports_max) * 2 * u64::from(free) / u64::from(range.max(1));

@@ -32,6 +32,8 @@ const CAME: f64 = 0.9;
 pub(super) struct Capacity {
     /// What a call takes of its SIP thread, in seconds.
     pub(super) call_s: f64,
+    /// The same where many come: then it is woken for several at once.
+    pub(super) busy_call_s: f64,
     /// Calls a second that it is engineered for (E_I).
     pub(super) load: f64,
 }
@@ -46,7 +48,8 @@ pub(super) fn memory(load: f64) -> Range<f64> {
 pub(super) fn judge(report: &mut Report, options: &RsocaOptions, capacity: Capacity, all: &[Played]) {
     let mut judge = report.of(("capacity", "off"));
     judge.beside("200 us").note("call_us", capacity.call_s * 1e6);
-    judge.note("capacity_per_s", 1.0 / capacity.call_s);
+    judge.note("busy_call_us", capacity.busy_call_s * 1e6);
+    judge.note("capacity_per_s", 1.0 / capacity.busy_call_s);
     judge.beside("1000/s").note("engineered_per_s", capacity.load);
     for played in all {
         let mut judge = report.of((played.scene.name, played.by.label()));
@@ -343,7 +346,7 @@ mod tests {
         let mut all: Vec<Played> = mode.plays().iter().copied().map(good).collect();
         all.iter_mut().for_each(change);
         let mut report = Report::default();
-        judge(&mut report, &options, Capacity { call_s: 0.002, load: LOAD }, &all);
+        judge(&mut report, &options, Capacity { call_s: 0.002, busy_call_s: 0.001, load: LOAD }, &all);
         let named = |figure: &crate::report::Figure<Case>| {
             (format!("{}: {}", figure.about.case, figure.metric), figure.verdict.unwrap())
         };

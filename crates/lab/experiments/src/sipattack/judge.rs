@@ -193,7 +193,9 @@ fn judge_part(report: &mut Report, played: &Played, part: Part, (from_ns, to_ns)
     let answered = ended().filter(|ended| (200..300).contains(&ended.status)).count();
     let established = SetupSummary::of(&played.setups, from_ns, to_ns).established;
     let mut unanswered = BTreeMap::<u16, u64>::new();
-    ended().filter(|ended| !(200..300).contains(&ended.status)).for_each(|ended| *unanswered.entry(ended.status).or_default() += 1);
+    ended()
+        .filter(|ended| !(200..300).contains(&ended.status))
+        .for_each(|ended| *unanswered.entry(ended.status).or_default() += 1);
     for (status, count) in unanswered {
         judge.note(&format!("byes_failed_{status}"), count as f64);
     }

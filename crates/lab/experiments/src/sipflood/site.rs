@@ -15,6 +15,8 @@ pub(crate) const REALM: &str = "lab.example";
 pub(crate) const FRONTENDS: [Ipv4Addr; 2] = [FRONTEND, Ipv4Addr::new(203, 0, 113, 194)];
 pub(crate) const FRONTEND: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 130);
 const FEED_PORT: u16 = 7_443;
+/// More than the front ends have to say to an exchange while a crowd calls it: some 2 KB a call.
+const RELAY_RATE: &str = "100Mbit";
 const TLS_PORT: u16 = 5_061;
 /// Addresses of which the attackers own every one, and addresses of others whom they make out to be.
 pub(crate) const BOTNET: Prefix = Prefix::new_assert(IpAddr::V4(Ipv4Addr::new(198, 51, 101, 0)), 24);
@@ -141,7 +143,7 @@ impl FrontEnd<'_> {
         let (per_source, per_s) = if is_unshared { (4_096, 1_000_000) } else { (PER_SOURCE_MAX, PER_SOURCE_PER_S) };
         let listen = Over::ALL.map(|over| format!("\"{}/{}\"", over.name(), at(address, over))).join(", ");
         let more = format!(
-            "{shares}shards = {SHARDS}\nfeed = \"{address}:{FEED_PORT}\"\nrelay_rate = \"20Mbit\"\n\
+            "{shares}shards = {SHARDS}\nfeed = \"{address}:{FEED_PORT}\"\nrelay_rate = \"{RELAY_RATE}\"\n\
              connections = {{ per_source_max = {per_source}, per_source_per_s = {per_s} }}\n\
              {}{more}",
             files.line()

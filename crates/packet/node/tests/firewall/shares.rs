@@ -214,6 +214,33 @@ fn many_who_take_all_that_one_may_leave_ports_for_those_who_have_few() {
 }
 
 #[test]
+fn many_who_hold_all_that_they_get_leave_pinholes_for_those_who_have_few() {
+    let mut site = Site::with(Config { pinholes_max: 300, ..config() });
+    let open = |site: &mut Site, user: u64| {
+        let grant = grant_of(site, user.to_be_bytes(), 0);
+        let id = grant.id;
+        site.gate.translator.install(site.now, site.unix, spec(grant, FILTERED, (5_000, 5_000))).map(|_| id)
+    };
+    let mut ids = Vec::new();
+    for _ in 0..300 {
+        for user in 1_000..1_020 {
+            ids.extend(open(&mut site, user));
+        }
+    }
+    assert!((280..296).contains(&ids.len()), "{} of 300", ids.len());
+    assert!(matches!(open(&mut site, 1_000), Err(InstallError::UserPinholes(14 | 15))));
+    for user in 1..=3 {
+        assert!(open(&mut site, user).is_ok(), "{user}");
+    }
+    // When they have ended, one alone may have two thirds.
+    for id in ids {
+        site.gate.translator.revoke(site.now, id).unwrap();
+    }
+    let alone = (0..300).take_while(|_| open(&mut site, 2_000).is_ok()).count();
+    assert!((190..=200).contains(&alone), "{alone}");
+}
+
+#[test]
 fn a_users_ports_are_counted_over_all_its_grants_and_given_back_with_them() {
     let per_user = PerUser { ports_max: 100, ..PerUser::default() };
     let mut site = Site::with(Config { per_user, ..config() });

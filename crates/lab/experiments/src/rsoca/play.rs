@@ -86,9 +86,8 @@ pub fn run(
     ));
     let mut all = Vec::new();
     for (scene, by) in plays {
-        let scene = scene.at(capacity);
         tell(&format!("{}, {}: {}", scene.name, by.label(), scene.about));
-        all.push(stage.play(scene, *by, capacity.load)?);
+        all.push(stage.play(*scene, *by, capacity.load)?);
     }
     let mut report = Report::new(NAME);
     judge::judge(&mut report, options, capacity, &all);

@@ -1,6 +1,6 @@
 //! What is played: the paper's scenarios, in multiples of the load that the target is engineered for.
 
-use super::{Mode, judge::Capacity, play::CPU, site::Callee};
+use super::{Mode, site::Callee};
 
 /// One scenario.
 #[derive(Debug, Clone, Copy)]
@@ -44,7 +44,6 @@ pub(super) const RAMP: Scene = Scene {
     seconds: (90, 36),
     ..steady("ramp", "from once to five times the engineered load and back", ["fig-03-04", "fig-05-06"], 1.0)
 };
-/// Twice what a target can do that is engineered for a fifth of it.
 pub(super) const HEAVY: Scene = steady("heavy", "ten times the engineered load", ["fig-07-08", ""], 10.0);
 pub(super) const BYES_1: Scene = Scene {
     byes: BYES,
@@ -72,18 +71,6 @@ pub(super) const SILENT_2: Scene = Scene {
     figures: ["fig-17-18", "fig-19-20"],
     ..SILENT_1
 };
-
-impl Scene {
-    /// The same for a target whose calls cost less where many come: what is beyond what the paper's target could do is as far
-    /// beyond what this one can.
-    pub(super) fn at(self, capacity: Capacity) -> Self {
-        let cheaper = capacity.call_s / capacity.busy_call_s;
-        match self.calls {
-            Calls::Steady(times) if times > 1.0 / CPU.0 => Self { calls: Calls::Steady(times * cheaper), ..self },
-            _ => self,
-        }
-    }
-}
 
 impl Mode {
     /// What is played, and how the target meets it.

@@ -203,6 +203,12 @@ fn judge_part(report: &mut Report, played: &Played, part: Part, (from_ns, to_ns)
     let (sent, heard) = ended().fold((0, 0), |(sent, heard), ended| {
         (sent + u64::from(ended.media_sent), heard + u64::from(ended.media_heard))
     });
+    let silent = ended().filter(|ended| ended.media_sent > 0 && ended.media_heard == 0).count();
+    judge.note("calls_without_media", silent as f64);
+    judge.note(
+        "calls_with_more_media_than_sent",
+        ended().filter(|ended| ended.media_heard > ended.media_sent).count() as f64,
+    );
     judge.at_least("media_share", heard as f64 / sent as f64, SET_UP_MIN);
     if part == Part::Both {
         let rates = (from_ns..to_ns.saturating_sub(WINDOW_NS)).step_by(WINDOW_NS as usize).map(|from_ns| {

@@ -59,7 +59,10 @@ impl Media {
     /// The call is over: what it carried.
     pub(super) fn end(&mut self, leg: LegId) -> Carried {
         let Some(talk) = self.talks.remove(&leg) else { return Carried::default() };
-        self.by_gate.remove(&talk.gate);
+        // Where the gate gave its port to another call meanwhile, that one goes on.
+        if self.by_gate.get(&talk.gate) == Some(&leg) {
+            self.by_gate.remove(&talk.gate);
+        }
         talk.carried
     }
 

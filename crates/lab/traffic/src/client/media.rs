@@ -24,6 +24,8 @@ pub(super) struct Carried {
 
 #[derive(Debug)]
 struct Talk {
+    /// From which of the ports it speaks.
+    socket: usize,
     gate: SocketAddr,
     next: Instant,
     /// When it says nothing more.
@@ -31,28 +33,41 @@ struct Talk {
     carried: Carried,
 }
 
-/// The media of all calls of a worker. They share a port; a gate has another one for each.
+/// Ports for calls, which take turns. Two that spoke from one to the same callee at a time would be one flow to it.
+const PORTS: u16 = 256;
+
+/// The media of all calls of a worker.
 #[derive(Debug)]
 pub(super) struct Media {
-    socket: UdpSocket,
+    sockets: Vec<UdpSocket>,
     every: Duration,
     talks: HashMap<LegId, Talk>,
     by_gate: HashMap<SocketAddr, LegId>,
 }
 
 impl Media {
-    /// A datagram of each call after so many milliseconds, from this port.
-    pub(super) fn open(port: u16, every_ms: u32) -> io::Result<Self> {
-        let socket = UdpSocket::bind((IpAddr::from(Ipv4Addr::UNSPECIFIED), port))?;
-        socket.set_nonblocking(true)?;
+    /// A datagram of each call after so many milliseconds, from this port on.
+    pub(super) fn open(first: u16, every_ms: u32) -> io::Result<Self> {
+        let open = |turn: usize| {
+            let socket = UdpSocket::bind((IpAddr::from(Ipv4Addr::UNSPECIFIED), port(first, turn)))?;
+            socket.set_nonblocking(true)?;
+            Ok(socket)
+        };
+        let sockets = (0..usize::from(PORTS)).map(open).collect::<io::Result<_>>()?;
         let every = Duration::from_millis(every_ms.into());
-        Ok(Self { socket, every, talks: HashMap::new(), by_gate: HashMap::new() })
+        Ok(Self { sockets, every, talks: HashMap::new(), by_gate: HashMap::new() })
     }
 
-    /// The call stands until then, and its gate lets it in here.
-    pub(super) fn begin(&mut self, (now, end): (Instant, Option<Instant>), leg: LegId, gate: SocketAddr) {
+    /// The call of this turn stands until then, and its gate lets it in here.
+    pub(super) fn begin(
+        &mut self,
+        (now, end): (Instant, Option<Instant>),
+        (leg, turn): (LegId, usize),
+        gate: SocketAddr,
+    ) {
         let until = end.map(|end| end - UNDER_WAY_MAX);
-        self.talks.insert(leg, Talk { gate, next: now, until, carried: Carried::default() });
+        let socket = turn % self.sockets.len();
+        self.talks.insert(leg, Talk { socket, gate, next: now, until, carried: Carried::default() });
         self.by_gate.insert(gate, leg);
     }
 
@@ -69,18 +84,26 @@ impl Media {
     /// Reads what came, and sends what is due.
     pub(super) fn turn(&mut self, now: Instant) {
         let mut buffer = [0; 2_048];
-        while let Ok((_, from)) = self.socket.recv_from(&mut buffer) {
-            let talk = self.by_gate.get(&from).and_then(|leg| self.talks.get_mut(leg));
-            talk.into_iter().for_each(|talk| talk.carried.heard += 1);
+        for socket in &self.sockets {
+            while let Ok((_, from)) = socket.recv_from(&mut buffer) {
+                let talk = self.by_gate.get(&from).and_then(|leg| self.talks.get_mut(leg));
+                talk.into_iter().for_each(|talk| talk.carried.heard += 1);
+            }
         }
         let is_due = |talk: &&mut Talk| talk.next <= now && talk.until.is_none_or(|until| now < until);
         for talk in self.talks.values_mut().filter(is_due) {
             // What the kernel does not take is lost.
-            let _ = self.socket.send_to(&PAYLOAD, talk.gate);
+            let _ = self.sockets[talk.socket].send_to(&PAYLOAD, talk.gate);
             talk.carried.sent += 1;
             talk.next = now + self.every;
         }
     }
+}
+
+/// The port of the call of this turn; 0: any.
+pub(super) fn port(first: u16, turn: usize) -> u16 {
+    let further = u16::try_from(turn % usize::from(PORTS)).unwrap_or_default();
+    if first == 0 { 0 } else { first + further }
 }
 
 #[cfg(test)]
@@ -91,11 +114,11 @@ mod tests {
     fn a_call_sends_at_its_pace_and_counts_what_comes_back_from_its_gate_alone() {
         let gate = UdpSocket::bind("127.0.0.1:0").unwrap();
         let mut media = Media::open(0, 100).unwrap();
-        let port = media.socket.local_addr().unwrap().port();
+        let port = media.sockets[3].local_addr().unwrap().port();
         let leg = LegId::of_tag(&[b'a'; 32]).unwrap();
         let start = Instant::from_secs(7);
         let end = start + Duration::from_millis(650);
-        media.begin((start, Some(end)), leg, gate.local_addr().unwrap());
+        media.begin((start, Some(end)), (leg, 3 + usize::from(PORTS)), gate.local_addr().unwrap());
         (0..650).for_each(|ms| media.turn(start + Duration::from_millis(ms)));
         let mut buffer = [0; 2_048];
         for _ in 0..3 {

@@ -81,7 +81,7 @@ pub struct SetupSpec {
     /// How long to wait for each answer; 0: 32 s, as RFC 3261 has it.
     #[serde(default)]
     pub give_up_ms: u32,
-    /// Port of the media that the calls announce.
+    /// Port of the media that the calls announce, the first of 256 where they send any.
     #[serde(default)]
     pub media_port: u16,
     /// Send a datagram of media in each call after so many milliseconds; 0: none.
@@ -342,7 +342,7 @@ impl<'a> Phone<'a> {
         let mut ua = UserAgent::new(settings, key);
         let parties =
             Parties { from: &caller.address, to: &caller.service, uri: &caller.service, contact: &caller.user };
-        let content = Content::default().body("application/sdp", self.offer(&caller.user, local.ip()));
+        let content = Content::default().body("application/sdp", self.offer(&caller.user, (local.ip(), began.turn)));
         let started = self.now();
         let Ok(leg) = ua.start(started, Method::Invite, parties, content, Some(caller.password.clone())) else {
             return;
@@ -366,9 +366,10 @@ impl<'a> Phone<'a> {
     }
 
     /// The session description that says what to open.
-    fn offer(&self, user: &str, ip: IpAddr) -> Vec<u8> {
+    fn offer(&self, user: &str, (ip, turn): (IpAddr, usize)) -> Vec<u8> {
         let family = if ip.is_ipv4() { "IP4" } else { "IP6" };
         let media_port = media_port(self.spec);
+        let media_port = if self.media.is_some() { super::media::port(media_port, turn) } else { media_port };
         let media = match self.spec.service_port {
             0 => format!("m=audio {media_port} RTP/AVP 0\r\na=sendrecv"),
             port => format!("m=application {media_port} UDP sluicegate\r\na=service-ports:{port}"),
@@ -481,7 +482,7 @@ impl<'a> Phone<'a> {
         let us = took.and_then(|took| u64::try_from(took.as_micros()).ok());
         call.bye_at = self.spec.talk_ms.map(|ms| now + Duration::from_millis(ms.into()));
         if let (Some(media), Some(gate)) = (&mut self.media, media) {
-            media.begin((now, call.bye_at), leg, gate);
+            media.begin((now, call.bye_at), (leg, call.began.turn), gate);
         }
         self.times_us.extend(us);
         self.established += u64::from(us.is_some());

@@ -6,7 +6,7 @@ use core::net::IpAddr;
 use sluicegate_flow::Budget;
 use sluicegate_grant::Grant;
 use sluicegate_pinhole::{
-    FLOWS_PER_GRANT_MAX, Holder as Owner, InstallError, Life, NO_SLOT, Opened, Pinhole, PinholeSpec,
+    FLOWS_PER_GRANT_MAX, Holder as Owner, InstallError, Life, NO_SLOT, Opened, Pinhole, PinholeSpec, Users,
 };
 use sluicegate_wire::{Instant, UnixTime};
 
@@ -53,9 +53,8 @@ impl Rules {
         if ports_held + needed > ports_max {
             return Err(InstallError::UserPorts(ports_max));
         }
-        // As with ports: nobody is held to anything while a third is left.
-        let left = self.pinholes.table.left();
-        if left > 0 && held >= left.saturating_mul(2) {
+        let (left, max) = (self.pinholes.table.left(), self.pinholes.table.max());
+        if left > 0 && held >= Users::pinholes_max(left, max) {
             return Err(InstallError::UserPinholes(held));
         }
         let (slot, gate) = self.listen(protocol, filter, (target, target_ports), grant.gate_ports)?;

@@ -187,7 +187,7 @@ pub enum InstallError {
     /// The user has as many external ports as one may have.
     #[error("the user holds as many external ports as one may ({0}); end a call, or raise `per_user.ports_max`")]
     UserPorts(u32),
-    /// Few pinholes are left, and the user holds more than twice as many.
+    /// Few pinholes are left, and the user holds many.
     #[error("few pinholes are left, and the user holds {0}; end a call, or raise `pinholes_max` and restart the gate")]
     UserPinholes(u32),
     /// No block of external ports of that length is free.

@@ -108,6 +108,13 @@ impl Users {
         self.limits.ports_max.min(u32::try_from(left).unwrap_or(u32::MAX).max(PORTS_LEAST))
     }
 
+    /// The pinholes that one user may have where so many of all are left. As with [`Self::ports_max`], and less still the fewer
+    /// are left, since nothing else bounds what a user has: of 400 who take what they get each has 20 of 8,192, and 200 are left.
+    pub fn pinholes_max(left: u32, max: u32) -> u32 {
+        let (left, max) = (u64::from(left), u64::from(max.max(1)));
+        u32::try_from(4 * left * left / max).unwrap_or(u32::MAX).max(1)
+    }
+
     /// The user in a slot.
     pub fn at(&self, slot: u32) -> Option<&User> {
         self.slots.get(slot)

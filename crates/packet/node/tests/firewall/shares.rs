@@ -227,17 +227,17 @@ fn many_who_hold_all_that_they_get_leave_pinholes_for_those_who_have_few() {
             ids.extend(open(&mut site, user));
         }
     }
-    assert!((280..296).contains(&ids.len()), "{} of 300", ids.len());
-    assert!(matches!(open(&mut site, 1_000), Err(InstallError::UserPinholes(14 | 15))));
+    assert!((255..285).contains(&ids.len()), "{} of 300", ids.len());
+    assert!(matches!(open(&mut site, 1_000), Err(InstallError::UserPinholes(13 | 14))));
     for user in 1..=3 {
         assert!(open(&mut site, user).is_ok(), "{user}");
     }
-    // When they have ended, one alone may have two thirds.
+    // When they have ended, one alone may have most.
     for id in ids {
         site.gate.translator.revoke(site.now, id).unwrap();
     }
     let alone = (0..300).take_while(|_| open(&mut site, 2_000).is_ok()).count();
-    assert!((190..=200).contains(&alone), "{alone}");
+    assert!((175..=190).contains(&alone), "{alone}");
 }
 
 #[test]

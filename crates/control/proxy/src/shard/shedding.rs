@@ -255,8 +255,12 @@ impl Shedding {
                 let call_id = call_id.get(..CALL_ID_JUDGED).unwrap_or(call_id);
                 let draw = hash(&self.key, &[call_id, &epoch.to_be_bytes()]);
                 let verdict = adaptive.arrive(draw, source_of(&self.key, asked.flow), is_shown);
-                // Whoever sent it has sent it again.
-                if self.waited > SENT_AGAIN.max(*sojourn_max) { adaptive.reject(draw) } else { verdict }
+                match asked.flow.connection {
+                    _ if self.waited <= SENT_AGAIN.max(*sojourn_max) => verdict,
+                    // Whoever sent it has sent it again, and what came later is not too late.
+                    None => Verdict::Drop,
+                    Some(_) => adaptive.reject(draw),
+                }
             }
             Control::Rsoca(rsoca) => {
                 self.draws += 1;

@@ -39,6 +39,8 @@ const GIVE_UP_MS: u32 = 4_000;
 /// Between the beginning of the attack and that of the calls.
 const SETTLE: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(500);
+/// So much longer calls begin than the parts last.
+const BETWEEN_S: u32 = 4;
 /// How long the last calls may take to end, and attackers to tell what they did.
 const DRAIN_MAX: Duration = Duration::from_secs(15);
 
@@ -147,7 +149,8 @@ impl<'a> Siege<'a> {
         let attackers = self.attack()?;
         let watch = StolenWatch::start();
         thread::sleep(SETTLE);
-        let all: u32 = parts.iter().sum();
+        // To kill and start a front end takes time, too.
+        let all = parts.iter().sum::<u32>() + BETWEEN_S;
         let mut phones = self.worker("phones", "setup", &self.calls(all))?;
         let time = |part: usize| Duration::from_secs(parts[part].into());
         self.look_for(time(0), Part::Both, &mut phones, &mut played)?;

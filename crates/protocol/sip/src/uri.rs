@@ -5,7 +5,7 @@ use core::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
 };
 
-use crate::message::scan::{Cursor, decimal_u16, is_scheme, split_once};
+use crate::message::scan::{Class, Cursor, decimal_u16, is_scheme, split_once};
 
 /// Why a URI is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -66,18 +66,14 @@ impl<'a> Host<'a> {
             let address = address_v6(core::str::from_utf8(inside).ok()?)?;
             return cursor.eat(b']').then_some(Self::Address(IpAddr::V6(address)));
         }
-        // The underscore is not in the grammar but in the names of many private networks.
-        let name = cursor.take_while(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_'));
-        let name = core::str::from_utf8(name).ok()?;
-        if name.is_empty() || name.starts_with('.') {
+        let name = cursor.take(Class::HOST);
+        if let Some(address) = address_v4(name) {
+            return Some(Self::Address(IpAddr::V4(address)));
+        }
+        if Class::ADDRESS.covers(name) {
             return None;
         }
-        let looks_like_address = name.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
-        match name.parse::<Ipv4Addr>() {
-            Ok(address) => Some(Self::Address(IpAddr::V4(address))),
-            Err(_) if looks_like_address => None,
-            Err(_) => Some(Self::Name(name)),
-        }
+        core::str::from_utf8(name).ok().filter(|name| !name.starts_with('.')).map(Self::Name)
     }
 
     /// The literal address; `None` for a name.
@@ -97,6 +93,29 @@ impl<'a> Host<'a> {
             Self::Name(own) => own.eq_ignore_ascii_case(name),
         }
     }
+}
+
+/// Four numbers as the standard library reads them, without zeros in front. Most senders name themselves by an address, and a
+/// flood does in each message.
+fn address_v4(text: &[u8]) -> Option<Ipv4Addr> {
+    let (mut address, mut octet, mut is_begun, mut dots) = (0_u32, 0_u32, false, 0);
+    for byte in text {
+        match byte {
+            b'0'..=b'9' if !is_begun || octet != 0 => {
+                octet = octet * 10 + u32::from(byte - b'0');
+                is_begun = true;
+            }
+            b'.' if is_begun && dots < 3 => {
+                (address, octet, is_begun) = (address << 8 | octet, 0, false);
+                dots += 1;
+            }
+            _ => return None,
+        }
+        if octet > 255 {
+            return None;
+        }
+    }
+    (is_begun && dots == 3).then(|| (address << 8 | octet).into())
 }
 
 /// An address as RFC 4291 writes it, or with the colon too many before dotted decimals that the grammar of RFC 3261 lets in and
@@ -177,7 +196,7 @@ impl<'a> Uri<'a> {
         }
         uri.host = Some(Host::parse_prefix(&mut cursor).ok_or(UriError::Host)?);
         if cursor.eat(b':') {
-            let port = decimal_u16(cursor.take_while(|byte| byte.is_ascii_digit()));
+            let port = decimal_u16(cursor.take(Class::DIGIT));
             uri.port = Some(port.filter(|port| *port != 0).ok_or(UriError::Port)?);
         }
         uri.params = cursor.take_while(|byte| byte != b'?');
@@ -342,6 +361,25 @@ const fn is_param_byte(byte: u8) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_address_is_what_the_standard_library_takes_for_one() {
+        let octets = ["", "0", "00", "1", "01", "9", "10", "99", "100", "255", "256", "1000", "99999999999"];
+        for first in octets {
+            for second in octets {
+                for text in [
+                    std::format!("{first}.{second}.{first}.{second}"),
+                    std::format!("{first}.{second}.{second}"),
+                    std::format!("{first}.1.1.1.{second}"),
+                    std::format!("1.{first}..{second}"),
+                    std::format!("{first}{second}"),
+                    std::format!("1.1.1.{first}x{second}"),
+                ] {
+                    assert_eq!(address_v4(text.as_bytes()), text.parse().ok(), "{text}");
+                }
+            }
+        }
+    }
 
     #[test]
     fn a_sip_uri_comes_apart() {

@@ -1,6 +1,6 @@
 //! `name-addr` and parameters (RFC 3261 sections 20.10 and 25.1).
 
-use super::scan::{Cursor, is_lws, is_token_byte, is_uri_byte, trim, unquoted};
+use super::scan::{Class, Cursor, is_lws, trim, unquoted};
 
 /// A value of From, To, Contact, Route or Record-Route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,25 +30,24 @@ impl<'a> NameAddr<'a> {
             cursor.skip_lws();
         } else {
             // Unquoted names are tokens; anything else means that the URI begins here, without brackets.
-            cursor.take_while(|byte| is_token_byte(byte) || is_lws(byte));
+            cursor.take_while(|byte| Class::TOKEN.has(byte) || is_lws(byte));
         }
         let display = trim(cursor.since(display_at));
         let uri = if cursor.eat(b'<') {
-            let uri = cursor.take_while(is_uri_byte);
+            let uri = cursor.take(Class::URI);
             cursor.eat(b'>').then_some(uri)?
         } else if value.get(display_at) == Some(&b'"') {
             return None;
         } else {
             cursor = Cursor::new(value.get(display_at..)?);
-            // Without brackets a comma, semicolon or question mark is not the URI's (RFC 3261 section 20).
-            let uri = cursor.take_while(|byte| is_uri_byte(byte) && !matches!(byte, b';' | b',' | b'?'));
+            let uri = cursor.take(Class::BARE_URI);
             return Self::finish(&[], uri, cursor);
         };
         Self::finish(display, uri, cursor)
     }
 
     fn finish(display: &'a [u8], uri: &'a [u8], mut cursor: Cursor<'a>) -> Option<Self> {
-        if !uri.contains(&b':') {
+        if !uri.starts_with(b"sip:") && !uri.contains(&b':') {
             return None;
         }
         let mut tag = None;

@@ -2,7 +2,7 @@
 
 use super::{
     Fault, HeaderName, Message, Method, NameAddr, ParseError, Via,
-    scan::{Cursor, decimal_u32},
+    scan::{Class, Cursor, decimal_u32},
 };
 
 /// Sequence number and method (RFC 3261 section 20.16).
@@ -70,7 +70,7 @@ impl<'a> Message<'a> {
 impl<'a> CSeq<'a> {
     fn parse(value: &'a [u8]) -> Option<Self> {
         let mut cursor = Cursor::new(value);
-        let number = decimal_u32(cursor.take_while(|byte| byte.is_ascii_digit()))?;
+        let number = decimal_u32(cursor.take(Class::DIGIT))?;
         let before = cursor.position();
         cursor.skip_lws();
         if cursor.position() == before {

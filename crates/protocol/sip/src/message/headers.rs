@@ -2,7 +2,7 @@
 
 use super::{
     Fault, HeaderName, Line, Message, NameAddr, ParseError, Via,
-    scan::{Cursor, decimal, decimal_u32, trim},
+    scan::{Class, Cursor, decimal, decimal_u32, trim},
 };
 
 impl<'a> Message<'a> {
@@ -10,6 +10,11 @@ impl<'a> Message<'a> {
     #[must_use]
     pub fn header(&self, name: HeaderName) -> Option<&'a [u8]> {
         self.index.value(self.bytes, self.index.first(name)?)
+    }
+
+    /// The first header field of this name, without its line break, if it is written as we would write it.
+    pub(crate) fn plain(&self, name: HeaderName) -> Option<&'a [u8]> {
+        self.index.plain(self.bytes, self.index.first(name)?)
     }
 
     /// The values of all header fields of this name, one per line, commas included.
@@ -68,7 +73,7 @@ impl<'a> Message<'a> {
     /// Missing, repeated or malformed.
     pub fn call_id(&self) -> Result<&'a [u8], ParseError> {
         let value = self.single(HeaderName::CallId, true)?;
-        let is_word = !value.is_empty() && value.iter().all(|byte| *byte > b' ' && *byte != 0x7f && *byte != b',');
+        let is_word = !value.is_empty() && Class::WORD.covers(value);
         if is_word { Ok(value) } else { Err(self.refuse(Fault::Malformed(HeaderName::CallId))) }
     }
 

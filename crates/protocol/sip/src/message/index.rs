@@ -3,7 +3,7 @@
 use super::{
     HEADERS_MAX, HeaderName,
     error::Fault,
-    scan::{is_token, trim, trim_end},
+    scan::{is_lws, is_token, trim, trim_end},
 };
 
 /// One header field, folds included. Offsets fit because a message is at most `MESSAGE_LEN_MAX` long.
@@ -27,6 +27,8 @@ pub(super) struct Index {
     first: [u8; NAMES],
     /// By name, one bit each: there is more than one such field.
     repeated: u64,
+    /// Whether line breaks may stand in values: where lines are folded, and where faults are left out.
+    has_breaks: bool,
 }
 
 const NAMES: usize = HeaderName::ALL.len() + 1;
@@ -71,11 +73,12 @@ impl Strictness {
 
 impl Index {
     pub(super) const fn new() -> Self {
-        Self { slots: [EMPTY; HEADERS_MAX], used: 0, first: [0; NAMES], repeated: 0 }
+        Self { slots: [EMPTY; HEADERS_MAX], used: 0, first: [0; NAMES], repeated: 0, has_breaks: false }
     }
 
     /// Fills the index from `bytes`, whose header fields begin at `at`. Returns where the body begins.
     pub(super) fn fill(&mut self, bytes: &[u8], mut at: usize, strictness: Strictness) -> Result<usize, Fault> {
+        self.has_breaks = strictness == Strictness::Skip;
         loop {
             let rest = bytes.get(at..).unwrap_or_default();
             let (line_len, next) = match strictness.find_line(rest) {
@@ -102,6 +105,7 @@ impl Index {
         if line.first().is_some_and(|byte| matches!(byte, b' ' | b'\t')) {
             let previous = self.used.checked_sub(1).and_then(|last| self.slots.get_mut(last));
             previous.ok_or(Fault::HeaderLine)?.end = end;
+            self.has_breaks = true;
             return Ok(());
         }
         let colon = find_colon(line).ok_or(Fault::HeaderLine)?;
@@ -153,6 +157,16 @@ impl Index {
         bytes.get(usize::from(slot.value)..usize::from(slot.end)).map(trim)
     }
 
+    /// The field at `position`, without its line break, if it is written as we would: with its long name, one blank, and all on one
+    /// line.
+    pub(super) fn plain<'a>(&self, bytes: &'a [u8], position: usize) -> Option<&'a [u8]> {
+        let slot = self.slots.get(position).filter(|_| position < self.used && !self.has_breaks)?;
+        let text = bytes.get(usize::from(slot.line)..usize::from(slot.end))?;
+        let value = text.strip_prefix(slot.name.as_str().as_bytes())?.strip_prefix(b": ")?;
+        let is_trimmed = !is_lws(*value.first()?) && !is_lws(*value.last()?);
+        is_trimmed.then_some(text)
+    }
+
     pub(super) fn line<'a>(&self, bytes: &'a [u8], position: usize) -> Option<Line<'a>> {
         let slot = self.slots.get(position).filter(|_| position < self.used)?;
         let text = bytes.get(usize::from(slot.line)..usize::from(slot.end))?;
@@ -176,7 +190,7 @@ pub(super) fn find_line(bytes: &[u8]) -> Result<usize, Fault> {
 }
 
 /// Where the first colon stands. Eight bytes at a time: names are short, and this runs for each line of a flood.
-fn find_colon(line: &[u8]) -> Option<usize> {
+pub(super) fn find_colon(line: &[u8]) -> Option<usize> {
     const ONES: u64 = 0x0101_0101_0101_0101;
     let mut at = 0;
     while let Some(chunk) = line.get(at..).and_then(<[u8]>::first_chunk::<8>) {
@@ -204,6 +218,29 @@ mod tests {
                 assert_eq!(find_colon(&line[..len]), Some(colon));
             }
             assert_eq!(find_colon(&[0xba; 40][..len]), None);
+        }
+    }
+
+    #[test]
+    fn a_line_ends_at_its_break_whatever_stands_before() {
+        for before in [&b"x"[..], b"\0", b"\t", b"\x0c", b"\x7f", b"\x80", b"\xff", "\u{8d}\u{10d}".as_bytes()] {
+            for times in 0..20 {
+                let text = before.repeat(times);
+                let line = |end: &[u8]| find_line(&[&text[..], end].concat());
+                for rest in [&b""[..], b"next", b"\r\n", b"\n"] {
+                    assert_eq!(line(&[b"\r\n", rest].concat()), Ok(text.len()));
+                }
+                for (end, fault) in [
+                    (&b""[..], Fault::Unterminated),
+                    (b"\r", Fault::Unterminated),
+                    (b"\n", Fault::LineEnding),
+                    (b"\n\r\n", Fault::LineEnding),
+                    (b"\rx\r\n", Fault::LineEnding),
+                    (b"\r\r\n", Fault::LineEnding),
+                ] {
+                    assert_eq!(line(end), Err(fault), "{text:?} {end:?}");
+                }
+            }
         }
     }
 }

@@ -1,46 +1,80 @@
 //! Character classes and a cursor over one header value.
 
-/// Bit in [`CLASS`]: `token` of RFC 3261 section 25.1.
-const TOKEN: u8 = 1;
-/// Bit in [`CLASS`]: may stand in an unquoted parameter value. Wider than `token`, for hosts and addresses.
-const VALUE: u8 = 2;
+/// Bytes that may stand in the same places: a bit in [`CLASSES`].
+#[derive(Clone, Copy)]
+pub(crate) struct Class(u8);
 
-/// Bit in [`CLASS`]: may stand in a URI that is not quoted or bracketed.
-const URI: u8 = 4;
+impl Class {
+    /// `token` of RFC 3261 section 25.1.
+    pub(crate) const TOKEN: Self = Self(1);
+    /// May stand in an unquoted parameter value. Wider than `token`, for hosts and addresses.
+    const VALUE: Self = Self(1 << 1);
+    /// May stand in a URI that is not quoted or bracketed.
+    pub(crate) const URI: Self = Self(1 << 2);
+    /// The same of a URI in a header field without brackets: there a comma, semicolon or question mark is not the URI's (RFC
+    /// 3261 section 20).
+    pub(crate) const BARE_URI: Self = Self(1 << 3);
+    /// May stand in a host name. The underscore is not in the grammar but in the names of many private networks.
+    pub(crate) const HOST: Self = Self(1 << 4);
+    pub(crate) const DIGIT: Self = Self(1 << 5);
+    /// May stand in a dotted address.
+    pub(crate) const ADDRESS: Self = Self(1 << 7);
+    /// May stand in a Call-ID.
+    pub(crate) const WORD: Self = Self(1 << 6);
 
-static CLASS: [u8; 256] = classes();
+    pub(crate) const fn has(self, byte: u8) -> bool {
+        CLASSES[byte as usize] & self.0 != 0
+    }
+
+    /// How many bytes at the start are of this class. Eight to each turn: this sees most of what a flood consists of.
+    pub(super) fn span(self, bytes: &[u8]) -> usize {
+        let (groups, rest) = bytes.as_chunks::<8>();
+        for (nth, group) in groups.iter().enumerate() {
+            if let Some(end) = group.iter().position(|byte| !self.has(*byte)) {
+                return nth * 8 + end;
+            }
+        }
+        let end = rest.iter().position(|byte| !self.has(*byte)).unwrap_or(rest.len());
+        bytes.len() - rest.len() + end
+    }
+
+    /// Whether all bytes are of this class.
+    pub(crate) fn covers(self, bytes: &[u8]) -> bool {
+        self.span(bytes) == bytes.len()
+    }
+}
+
+static CLASSES: [u8; 256] = classes();
 
 const fn classes() -> [u8; 256] {
     let mut table = [0; 256];
     let mut byte = 0;
     while byte < 256 {
         let b = byte as u8;
-        if b.is_ascii_alphanumeric()
-            || matches!(b, b'-' | b'.' | b'!' | b'%' | b'*' | b'_' | b'+' | b'`' | b'\'' | b'~')
-        {
-            table[byte] |= TOKEN;
-        }
-        if b > b' ' && b != 0x7f && !matches!(b, b';' | b',' | b'"' | b'<' | b'>') {
-            table[byte] |= VALUE;
-        }
-        if b > b' ' && b != 0x7f && !matches!(b, b'<' | b'>' | b'"') {
-            table[byte] |= URI;
+        let is_visible = b > b' ' && b != 0x7f;
+        let is_token = b.is_ascii_alphanumeric()
+            || matches!(b, b'-' | b'.' | b'!' | b'%' | b'*' | b'_' | b'+' | b'`' | b'\'' | b'~');
+        let is_uri = is_visible && !matches!(b, b'<' | b'>' | b'"');
+        let classes = [
+            (Class::TOKEN, is_token),
+            (Class::VALUE, is_uri && !matches!(b, b';' | b',')),
+            (Class::URI, is_uri),
+            (Class::BARE_URI, is_uri && !matches!(b, b';' | b',' | b'?')),
+            (Class::HOST, b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_')),
+            (Class::DIGIT, b.is_ascii_digit()),
+            (Class::WORD, is_visible && b != b','),
+            (Class::ADDRESS, b.is_ascii_digit() || b == b'.'),
+        ];
+        let mut nth = 0;
+        while nth < classes.len() {
+            if classes[nth].1 {
+                table[byte] |= classes[nth].0.0;
+            }
+            nth += 1;
         }
         byte += 1;
     }
     table
-}
-
-pub(crate) fn is_token_byte(byte: u8) -> bool {
-    CLASS[usize::from(byte)] & TOKEN != 0
-}
-
-fn is_value_byte(byte: u8) -> bool {
-    CLASS[usize::from(byte)] & VALUE != 0
-}
-
-pub(crate) fn is_uri_byte(byte: u8) -> bool {
-    CLASS[usize::from(byte)] & URI != 0
 }
 
 /// Linear white space, folds included: pass 1 made sure that a line break inside a value is followed by a blank.
@@ -49,7 +83,7 @@ pub(crate) const fn is_lws(byte: u8) -> bool {
 }
 
 pub(crate) fn is_token(bytes: &[u8]) -> bool {
-    !bytes.is_empty() && bytes.iter().all(|byte| is_token_byte(*byte))
+    !bytes.is_empty() && Class::TOKEN.covers(bytes)
 }
 
 /// The scheme of a URI (RFC 3986 section 3.1).
@@ -124,46 +158,56 @@ pub(crate) fn unquoted(bytes: &[u8]) -> &[u8] {
 #[derive(Debug, Clone)]
 pub(crate) struct Cursor<'a> {
     bytes: &'a [u8],
-    at: usize,
+    rest: &'a [u8],
 }
 
 impl<'a> Cursor<'a> {
     pub(crate) const fn new(bytes: &'a [u8]) -> Self {
-        Self { bytes, at: 0 }
+        Self { bytes, rest: bytes }
     }
 
     pub(crate) const fn position(&self) -> usize {
-        self.at
+        self.bytes.len() - self.rest.len()
     }
 
     pub(crate) fn peek(&self) -> Option<u8> {
-        self.bytes.get(self.at).copied()
+        self.rest.first().copied()
     }
 
     pub(crate) const fn is_at_end(&self) -> bool {
-        self.at >= self.bytes.len()
+        self.rest.is_empty()
+    }
+
+    /// Steps over the next byte.
+    fn next(&mut self) -> Option<u8> {
+        let (byte, rest) = self.rest.split_first()?;
+        self.rest = rest;
+        Some(*byte)
     }
 
     /// What lies between `from` and the cursor.
     pub(crate) fn since(&self, from: usize) -> &'a [u8] {
-        self.bytes.get(from..self.at).unwrap_or_default()
+        self.bytes.get(from..self.position()).unwrap_or_default()
     }
 
-    pub(crate) fn rest(&self) -> &'a [u8] {
-        self.bytes.get(self.at..).unwrap_or_default()
+    pub(crate) const fn rest(&self) -> &'a [u8] {
+        self.rest
     }
 
     pub(crate) fn skip_lws(&mut self) {
-        while self.peek().is_some_and(is_lws) {
-            self.at += 1;
-        }
+        self.rest = trim_start(self.rest);
     }
 
     /// Steps over `byte` if it comes next.
     pub(crate) fn eat(&mut self, byte: u8) -> bool {
-        let found = self.peek() == Some(byte);
-        self.at += usize::from(found);
-        found
+        self.eat_all(&[byte])
+    }
+
+    /// Steps over `bytes` if they come next.
+    pub(crate) fn eat_all<const N: usize>(&mut self, bytes: &[u8; N]) -> bool {
+        let rest = self.rest.strip_prefix(bytes);
+        self.rest = rest.unwrap_or(self.rest);
+        rest.is_some()
     }
 
     /// Steps over `byte` with linear white space on both sides.
@@ -177,33 +221,36 @@ impl<'a> Cursor<'a> {
     }
 
     pub(crate) fn take_while(&mut self, class: impl Fn(u8) -> bool) -> &'a [u8] {
-        let rest = self.rest();
-        let len = rest.iter().position(|byte| !class(*byte)).unwrap_or(rest.len());
-        self.at += len;
-        rest.get(..len).unwrap_or_default()
+        self.split(self.rest.iter().position(|byte| !class(*byte)).unwrap_or(self.rest.len()))
+    }
+
+    /// What is of this class; empty if nothing of it stands here.
+    pub(crate) fn take(&mut self, class: Class) -> &'a [u8] {
+        self.split(class.span(self.rest))
+    }
+
+    fn split(&mut self, len: usize) -> &'a [u8] {
+        let (taken, rest) = self.rest.split_at_checked(len).unwrap_or((self.rest, &[]));
+        self.rest = rest;
+        taken
     }
 
     /// A token; empty if none stands here.
     pub(crate) fn token(&mut self) -> &'a [u8] {
-        self.take_while(is_token_byte)
+        self.take(Class::TOKEN)
     }
 
     /// A quoted string with its quotes; `None` if none stands here or it does not end.
     pub(crate) fn quoted(&mut self) -> Option<&'a [u8]> {
-        let start = self.at;
+        let start = self.position();
         if !self.eat(b'"') {
             return None;
         }
         loop {
-            let byte = self.peek()?;
-            self.at += 1;
-            match byte {
+            match self.next()? {
                 b'"' => return Some(self.since(start)),
                 // A quoted pair: the next byte has no meaning of its own.
-                b'\\' => {
-                    self.peek()?;
-                    self.at += 1;
-                }
+                b'\\' => drop(self.next()?),
                 _ => {}
             }
         }
@@ -214,7 +261,7 @@ impl<'a> Cursor<'a> {
         if self.peek() == Some(b'"') {
             return self.quoted();
         }
-        let value = self.take_while(is_value_byte);
+        let value = self.take(Class::VALUE);
         (!value.is_empty()).then_some(value)
     }
 
@@ -226,7 +273,7 @@ impl<'a> Cursor<'a> {
                 b',' if !bracketed => return true,
                 b'"' if !bracketed => {
                     if self.quoted().is_none() {
-                        self.at = self.bytes.len();
+                        self.rest = &[];
                         return false;
                     }
                     continue;
@@ -235,7 +282,7 @@ impl<'a> Cursor<'a> {
                 b'>' => bracketed = false,
                 _ => {}
             }
-            self.at += 1;
+            self.next();
         }
         true
     }

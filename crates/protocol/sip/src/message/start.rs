@@ -2,7 +2,7 @@
 
 use super::{
     error::Fault,
-    scan::{decimal_u16, is_scheme, is_token, is_uri_byte, split_once},
+    scan::{Class, Cursor, decimal_u16, is_scheme, is_token, split_once},
 };
 
 /// A request method (RFC 3261 section 7.1). Case matters.
@@ -100,18 +100,23 @@ impl<'a> Start<'a> {
     }
 
     fn request(line: &'a [u8]) -> Result<Self, (Fault, bool)> {
-        let (name, rest) = split_once(b' ', line).ok_or((Fault::StartLine, true))?;
-        if !is_token(name) {
+        let mut cursor = Cursor::new(line);
+        let name = cursor.token();
+        if name.is_empty() || !cursor.eat(b' ') {
             return Err((Fault::StartLine, true));
         }
-        let method = Method::of(name);
+        let (method, rest) = (Method::of(name), cursor.rest());
         let answerable = method != Method::Ack;
-        let (uri, version) = rsplit_at_space(rest).ok_or((Fault::StartLine, answerable))?;
-        check_version(version).map_err(|fault| (fault, answerable))?;
-        if !is_request_uri(uri) {
-            return Err((Fault::RequestUri, answerable));
-        }
-        Ok(Self::Request { method, uri })
+        let refuse = |fault| (fault, answerable);
+        let uri = match rest.strip_suffix(b" SIP/2.0") {
+            Some(uri) => uri,
+            None => {
+                let (uri, version) = rsplit_at_space(rest).ok_or((Fault::StartLine, answerable))?;
+                check_version(version).map_err(refuse)?;
+                uri
+            }
+        };
+        if is_request_uri(uri) { Ok(Self::Request { method, uri }) } else { Err(refuse(Fault::RequestUri)) }
     }
 
     fn response(line: &'a [u8]) -> Result<Self, Fault> {
@@ -145,8 +150,9 @@ fn check_version(version: &[u8]) -> Result<(), Fault> {
 /// A scheme, a colon and something behind, all of it visible characters. SIP URIs must not carry header fields here
 /// (RFC 3261 section 19.1.1, RFC 4475 section 3.1.2.11).
 fn is_request_uri(uri: &[u8]) -> bool {
-    let Some((scheme, rest)) = split_once(b':', uri) else { return false };
-    if !is_scheme(scheme) || rest.is_empty() || !rest.iter().all(|byte| is_uri_byte(*byte)) {
+    let usual = uri.strip_prefix(b"sip:").map(|rest| (&b"sip"[..], rest));
+    let Some((scheme, rest)) = usual.or_else(|| split_once(b':', uri)) else { return false };
+    if !is_scheme(scheme) || rest.is_empty() || !Class::URI.covers(rest) {
         return false;
     }
     let Some(question_mark) = memchr::memchr(b'?', rest) else { return true };

@@ -2,7 +2,7 @@
 
 use super::{
     Fault, HeaderName, Param, Params,
-    scan::{Cursor, decimal_u16},
+    scan::{Class, Cursor, decimal_u16},
 };
 use crate::uri::Host;
 
@@ -84,6 +84,8 @@ pub struct Via<'a> {
     pub head: &'a [u8],
     /// How much of the header field this value takes: what lies behind is the comma and the next values.
     pub len: usize,
+    /// How many `received` and `rport` parameters there are.
+    of_server: u8,
 }
 
 /// Begins each branch that identifies its transaction alone (RFC 3261 section 8.1.1.7).
@@ -100,13 +102,13 @@ impl<'a> Via<'a> {
 
     fn parse_first(value: &'a [u8]) -> Option<Self> {
         let mut cursor = Cursor::new(value);
-        let protocol = cursor.token();
-        if !protocol.eq_ignore_ascii_case(b"SIP") || !cursor.eat_spaced(b'/') || cursor.token().is_empty() {
-            return None;
+        if !cursor.eat_all(b"SIP/2.0/") {
+            let is_sip = cursor.token().eq_ignore_ascii_case(b"SIP");
+            if !is_sip || !cursor.eat_spaced(b'/') || cursor.token().is_empty() || !cursor.eat_spaced(b'/') {
+                return None;
+            }
         }
-        if !cursor.eat_spaced(b'/') {
-            return None;
-        }
+        cursor.skip_lws();
         let token = Some(cursor.token()).filter(|token| !token.is_empty())?;
         let transport = Transport::named(token);
         let before = cursor.position();
@@ -119,7 +121,7 @@ impl<'a> Via<'a> {
         let mut ahead = cursor.clone();
         let mut port = None;
         if ahead.eat_spaced(b':') {
-            port = Some(decimal_u16(ahead.take_while(|byte| byte.is_ascii_digit())).filter(|port| *port != 0)?);
+            port = Some(decimal_u16(ahead.take(Class::DIGIT)).filter(|port| *port != 0)?);
             head = ahead.since(0);
             cursor = ahead;
         }
@@ -133,6 +135,7 @@ impl<'a> Via<'a> {
             params: Params::default(),
             head,
             len: 0,
+            of_server: 0,
         };
         via.params = Params::parse(&mut cursor, |param| via.take(param))?;
         cursor.skip_lws();
@@ -155,13 +158,26 @@ impl<'a> Via<'a> {
             }
         } else if param.name.eq_ignore_ascii_case(b"received") {
             self.received = Some(param.value?);
+            self.of_server = self.of_server.saturating_add(1);
         } else if param.name.eq_ignore_ascii_case(b"rport") {
             self.rport = match param.value {
                 None => Rport::Asked,
                 Some(port) => Rport::Port(decimal_u16(port)?),
             };
+            self.of_server = self.of_server.saturating_add(1);
         }
         Some(())
+    }
+
+    /// All parameters but those that are the server's to fill in, as they stand, if they stand together and without white space.
+    pub(crate) fn plain_params(&self) -> Option<&'a [u8]> {
+        let params = self.params.as_bytes();
+        let own = match self.of_server {
+            0 => Some(params),
+            1 => params.strip_suffix(b";rport"),
+            _ => None,
+        };
+        own.filter(|own| Class::WORD.covers(own))
     }
 
     /// Whether the branch identifies its transaction by itself (RFC 3261 section 17.2.3).

@@ -54,16 +54,14 @@ impl Headers<'_> {
     /// Ends a message without a body by one more header field, whose value stands behind as many blanks as make the whole a
     /// multiple of `unit` bytes (RFC 3261 section 25.1, HCOLON): messages of many are equally long.
     pub fn finish_evenly(self, name: &str, value: impl AsRef<[u8]>, unit: usize) {
-        push_name(self.out, name);
-        let value_at = self.out.len();
-        push_value(self.out, value.as_ref());
-        self.out.extend_from_slice(b"\r\n");
-        push_body(self.out, &[]);
-        let len = self.out.len();
+        const END: &[u8] = b"\r\nContent-Length: 0\r\n\r\n";
+        let (out, value) = (self.out, value.as_ref());
+        push_name(out, name);
+        let len = out.len() + value.len() + END.len();
         let blanks = len.checked_next_multiple_of(unit).map_or(0, |even| even - len);
-        self.out.resize(len + blanks, b' ');
-        self.out.copy_within(value_at..len, value_at + blanks);
-        self.out.iter_mut().skip(value_at).take(blanks).for_each(|byte| *byte = b' ');
+        out.resize(out.len() + blanks, b' ');
+        push_value(out, value);
+        out.extend_from_slice(END);
     }
 
     /// Ends a message with a body.
@@ -132,12 +130,23 @@ fn push_socket_addr(out: &mut Vec<u8>, address: SocketAddr) {
 fn push_address(out: &mut Vec<u8>, address: IpAddr) {
     match address {
         IpAddr::V4(ip) => {
-            for (position, octet) in ip.octets().into_iter().enumerate() {
-                if position > 0 {
-                    out.push(b'.');
+            // Four octets of three digits and a dot each, of which the last one goes.
+            let (mut text, mut len) = ([0; 16], 0);
+            let mut put = |byte| {
+                text[len % 16] = byte;
+                len += 1;
+            };
+            for octet in ip.octets() {
+                if octet >= 100 {
+                    put(b'0' + octet / 100);
                 }
-                push_decimal(out, u32::from(octet));
+                if octet >= 10 {
+                    put(b'0' + octet / 10 % 10);
+                }
+                put(b'0' + octet % 10);
+                put(b'.');
             }
+            out.extend_from_slice(text.get(..len - 1).unwrap_or_default());
         }
         IpAddr::V6(ip) => push_args(out, format_args!("{ip}")),
     }

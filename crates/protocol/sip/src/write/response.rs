@@ -58,10 +58,17 @@ impl<'m, 'a> Response<'m, 'a> {
             }
         }
         for name in [HeaderName::From, HeaderName::To, HeaderName::CallId, HeaderName::CSeq] {
-            let Some(value) = self.request.header(name) else { continue };
-            push_name(out, name.as_str());
-            push_value(out, value);
-            if let (HeaderName::To, Some(tag), false) = (name, self.to_tag, self.has_to_tag(value)) {
+            if let Some(line) = self.request.plain(name) {
+                out.extend_from_slice(line);
+            } else if let Some(value) = self.request.header(name) {
+                push_name(out, name.as_str());
+                push_value(out, value);
+            } else {
+                continue;
+            }
+            if let (HeaderName::To, Some(tag)) = (name, self.to_tag)
+                && !self.has_to_tag()
+            {
                 out.extend_from_slice(b";tag=");
                 push_value(out, tag);
             }
@@ -74,7 +81,8 @@ impl<'m, 'a> Response<'m, 'a> {
         Headers { out }
     }
 
-    fn has_to_tag(&self, value: &[u8]) -> bool {
+    fn has_to_tag(&self) -> bool {
+        let value = self.request.header(HeaderName::To).unwrap_or_default();
         // Most requests outside a dialog have no parameter there at all.
         if memchr::memchr(b';', value).is_none() {
             return false;
@@ -104,7 +112,10 @@ pub(super) fn push_vias(out: &mut Vec<u8>, request: &Message<'_>, source: Option
 /// The Via value with `received` and `rport` as the source says. What the client itself claimed there is left out.
 fn push_received(out: &mut Vec<u8>, via: &Via<'_>, source: SocketAddr) {
     push_value(out, via.head);
-    for param in via.params.iter() {
+    let plain = via.plain_params();
+    out.extend_from_slice(plain.unwrap_or_default());
+    let others = via.params.iter().filter(|_| plain.is_none());
+    for param in others {
         if param.name.eq_ignore_ascii_case(b"received") || param.name.eq_ignore_ascii_case(b"rport") {
             continue;
         }

@@ -80,12 +80,12 @@ impl Adaptive {
 
     /// A datagram arrives, of which nothing is known but its source: whether to look at it. Even to refuse costs something, and
     /// where more comes than can be refused, all wait, and what waits for too long is refused whoever sent it. So those who send
-    /// most are not heard then, and of sources where nobody signed in an eighth of what others may send. `draw` is another random number for each datagram.
+    /// most are not heard then, and of sources where nobody signed in an eighth of what others may send. `draw` gives another random number for each datagram.
     #[must_use]
-    pub fn hears(&mut self, draw: u64, source: u64) -> bool {
+    pub fn hears(&mut self, draw: impl FnOnce() -> u64, source: u64) -> bool {
         let members = self.members.of(source);
         let sent = self.datagrams.count(source, if members == 0 { STRANGER } else { members.into() });
-        self.pace.is_none_or(|pace| chance(draw) < pace / sent)
+        self.pace.is_none_or(|pace| chance(draw()) < pace / sent)
     }
 
     /// A request that begins something arrives. `draw` is a keyed hash of its Call-ID: what comes again, here or at a replica,
@@ -318,9 +318,9 @@ mod tests {
             // To hear one takes 25 us, not to hear it 2 us: fifty senders have it do two and a half times what it can.
             let mut work = 0.0;
             for source in (0..50).cycle().take(10_000) {
-                work += if server.hears(draw(), hash(source)) { 25e-6 } else { 2e-6 };
+                work += if server.hears(&mut draw, hash(source)) { 25e-6 } else { 2e-6 };
             }
-            let honest = server.hears(draw(), hash(99));
+            let honest = server.hears(&mut draw, hash(99));
             heard += u32::from(honest && tick > 20);
             waits = (waits + work - 0.1).clamp(0.0, 0.4);
             slow += u32::from(waits > 0.1 && tick > 20);
@@ -335,7 +335,7 @@ mod tests {
             let used = Used { cpu: 0.1, begun: 1.0, memory: 0, sojourn: Duration::ZERO };
             server.measure(Instant::from_millis(tick * 100), used);
         }
-        assert!((0..1_000).all(|_| server.hears(draw(), hash(1))), "it is over when it is over");
+        assert!((0..1_000).all(|_| server.hears(&mut draw, hash(1))), "it is over when it is over");
     }
 
     #[test]

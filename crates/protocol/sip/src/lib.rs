@@ -13,6 +13,7 @@ mod base64url;
 pub mod cookie;
 pub mod dialog;
 pub mod digest;
+mod keyed;
 pub mod message;
 pub mod nonce;
 pub mod replay;
@@ -25,3 +26,4 @@ pub mod uri;
 pub mod write;
 
 pub use base64url::Base64Url;
+pub use keyed::keyed_hash;

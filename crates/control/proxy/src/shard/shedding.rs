@@ -1,12 +1,13 @@
 //! What is refused because more arrives than can be served, before anything is spent on it.
 
-use std::{collections::VecDeque, hash::Hasher as _, net::IpAddr, time::Duration};
+use std::{collections::VecDeque, net::IpAddr, time::Duration};
 
 use siphasher::sip::SipHasher24;
 use sluicegate_bounded::Gauge;
 use sluicegate_overload::{
     Adaptive, Aims, Class, Engineered, EngineeredError, InDialog, Refusing, Rsoca, Thresholds, Used, Verdict,
 };
+use sluicegate_sip::keyed_hash;
 use sluicegate_wire::{Instant, ip::sender_of};
 
 use super::{
@@ -238,7 +239,8 @@ impl Shedding {
     fn hears(&mut self, flow: Flow) -> bool {
         let Control::Adaptive(adaptive, _) = &mut self.control else { return true };
         self.draws += 1;
-        adaptive.hears(hash(&self.key, &[&self.draws.to_be_bytes()]), source_of(&self.key, flow))
+        let draw = || hash(&self.key, &self.draws.to_be_bytes());
+        adaptive.hears(draw, source_of(&self.key, flow))
     }
 
     /// What is to be done with a request.
@@ -253,7 +255,7 @@ impl Shedding {
                 let epoch = cx.now.unix.0 / JUDGED_ALIKE_S;
                 let call_id = asked.essentials.call_id;
                 let call_id = call_id.get(..CALL_ID_JUDGED).unwrap_or(call_id);
-                let draw = hash(&self.key, &[call_id, &epoch.to_be_bytes()]);
+                let draw = keyed_hash(&self.key, &[call_id, &epoch.to_be_bytes()]);
                 let verdict = adaptive.arrive(draw, source_of(&self.key, asked.flow), is_shown);
                 match asked.flow.connection {
                     _ if self.waited <= SENT_AGAIN.max(*sojourn_max) => verdict,
@@ -264,7 +266,7 @@ impl Shedding {
             }
             Control::Rsoca(rsoca) => {
                 self.draws += 1;
-                let draw = hash(&self.key, &[&self.draws.to_be_bytes()]);
+                let draw = hash(&self.key, &self.draws.to_be_bytes());
                 match asked.flow.connection {
                     Some(_) => rsoca.arrive_once(class, draw),
                     None => rsoca.arrive(class, draw),
@@ -276,7 +278,7 @@ impl Shedding {
     /// A user has proved to be where this came from.
     pub(super) fn sign_in(&mut self, flow: Flow, user: &str) {
         if let Control::Adaptive(adaptive, _) = &mut self.control {
-            adaptive.sign_in(hash(&self.key, &[user.as_bytes()]), source_of(&self.key, flow));
+            adaptive.sign_in(hash(&self.key, user.as_bytes()), source_of(&self.key, flow));
         }
     }
 
@@ -288,15 +290,13 @@ impl Shedding {
 /// Whose request it is: of an IPv6 /64 all addresses are one host's to take.
 fn source_of(key: &[u8; 16], flow: Flow) -> u64 {
     match sender_of(flow.peer.ip()) {
-        IpAddr::V4(v4) => hash(key, &[&v4.octets()]),
-        IpAddr::V6(v6) => hash(key, &[&v6.octets()]),
+        IpAddr::V4(v4) => hash(key, &v4.octets()),
+        IpAddr::V6(v6) => hash(key, &v6.octets()),
     }
 }
 
-fn hash(key: &[u8; 16], parts: &[&[u8]]) -> u64 {
-    let mut hasher = SipHasher24::new_with_key(key);
-    parts.iter().for_each(|part| hasher.write(part));
-    hasher.finish()
+fn hash(key: &[u8; 16], bytes: &[u8]) -> u64 {
+    SipHasher24::new_with_key(key).hash(bytes)
 }
 
 const fn class_of(asked: Asked<'_>) -> Class {

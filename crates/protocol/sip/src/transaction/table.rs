@@ -2,13 +2,12 @@
 //! sent; one that is over has its slot alone, which is why that is small.
 
 use alloc::{boxed::Box, vec::Vec};
-use core::hash::Hasher as _;
 
-use siphasher::sip::SipHasher24;
 use sluicegate_bounded::{Bounded as _, Buckets, Gauge, Handle, Link, Linked, NONE, Slab, Slots, chained, linked};
 use sluicegate_wire::Instant;
 
 use super::timers::{Span, Tick, Timed, Timers};
+use crate::keyed_hash;
 
 /// 64 bits of a keyed hash over what identifies a transaction. Who does not know the key has one chance in 2^48 with each
 /// message to meet one of 65,536 transactions, and then has a message sent again to whom it was for; so the fingerprint
@@ -18,12 +17,7 @@ pub(super) struct Fingerprint(u64);
 
 impl Fingerprint {
     pub(super) fn of(key: &[u8; 16], parts: &[&[u8]]) -> Self {
-        let mut hasher = SipHasher24::new_with_key(key);
-        for part in parts {
-            hasher.write(&(part.len() as u64).to_le_bytes());
-            hasher.write(part);
-        }
-        Self(hasher.finish())
+        Self(keyed_hash(key, parts))
     }
 }
 

@@ -11,6 +11,7 @@ use sluicegate_sip::{
 
 use super::{
     context::Context,
+    keys::StatelessTag,
     ladder::Asked,
     media::rewrite_answer,
     registrar::REGISTER_EXTENSIONS,
@@ -114,19 +115,24 @@ impl Context {
     /// Counts what became of a request, and answers it as one of a sender that is not proved.
     pub(super) fn answer(&mut self, asked: Asked<'_>, (outcome, code): (Outcome, u16), more: Fields<'_>) {
         self.metrics.request(asked.kind, outcome);
-        self.answer_stranger(asked.flow, asked.message, code, more);
+        self.answer_stranger(asked, code, more);
     }
 
     /// Answers a request whose sender is not proved, if the answer is not much larger than the request and the sender's
     /// neighbours were not sent too much: who spoofs a source gains nothing by it. Who has a connection spoofs none.
-    pub(super) fn answer_stranger(&mut self, flow: Flow, message: &Message<'_>, code: u16, more: Fields<'_>) {
+    pub(super) fn answer_stranger(&mut self, asked: Asked<'_>, code: u16, more: Fields<'_>) {
+        let tag = self.keys.stateless_tag_of(asked.essentials);
+        self.answer_unproved(asked.flow, asked.message, &tag, code, more);
+    }
+
+    fn answer_unproved(&mut self, flow: Flow, message: &Message<'_>, tag: &StatelessTag, code: u16, more: Fields<'_>) {
         if flow.connection.is_some() {
-            self.write_answer(flow, message, code, more);
+            self.write_tagged(flow, message, tag, code, more);
         } else {
             let Some(charged) = self.unproved.admit(self.now.instant, flow.peer.ip()) else {
                 return self.metrics.one(Count::AnswersTooMany);
             };
-            self.write_answer(flow, message, code, more);
+            self.write_tagged(flow, message, tag, code, more);
             if self.scratch.len() > AMPLIFICATION_MAX * message.as_bytes().len() {
                 return self.metrics.one(Count::AnswersTooLarge);
             }
@@ -162,7 +168,11 @@ impl Context {
     pub(super) fn write_answer(&mut self, flow: Flow, message: &Message<'_>, code: u16, more: Fields<'_>) {
         // The same for each retransmission, without remembering it (RFC 3261 section 8.2.7).
         let tag = self.keys.stateless_tag(message);
-        let response = Response::to(message, code).source(flow.peer).to_tag(&tag);
+        self.write_tagged(flow, message, &tag, code, more);
+    }
+
+    fn write_tagged(&mut self, flow: Flow, message: &Message<'_>, tag: &StatelessTag, code: u16, more: Fields<'_>) {
+        let response = Response::to(message, code).source(flow.peer).to_tag(tag);
         let (others, after) = match more {
             [others @ .., (RETRY_AFTER, after)] => (others, Some(after)),
             others => (others, None),
@@ -184,7 +194,8 @@ impl Context {
         };
         let kind = message.method().map_or(Kind::Other, |method| kind_of(method, false));
         self.metrics.request(kind, Outcome::Malformed);
-        self.answer_stranger(flow, &message, code, &[]);
+        let tag = self.keys.stateless_tag(&message);
+        self.answer_unproved(flow, &message, &tag, code, &[]);
     }
 
     /// 481: names a dialog or transaction that it does not prove to know.

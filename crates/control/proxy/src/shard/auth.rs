@@ -302,7 +302,7 @@ impl Authenticator {
         let certificate = agents.certificate(epoch).filter(|_| is_agent);
         if is_agent && certificate.is_none() {
             // The key holder is away, and the keys of this epoch with it.
-            return cx.answer_stranger(flow, message, 503, &[]);
+            return cx.answer_stranger(asked, 503, &[]);
         }
         let nonce = self.nonces.mint(uptime(cx.now.instant), flow.peer.ip());
         let algorithms = if is_agent { &[DigestName::Sha256][..] } else { &cx.settings.algorithms };
@@ -328,7 +328,7 @@ impl Authenticator {
             *line = (field, out.get(start..end).unwrap_or_default());
             start = end;
         }
-        cx.answer_stranger(flow, message, code, fields.get(..count).unwrap_or_default());
+        cx.answer_stranger(asked, code, fields.get(..count).unwrap_or_default());
     }
 
     /// The fill of the replay set.

@@ -3,7 +3,7 @@
 
 use sluicegate_policy::{PortRange, SipPeer};
 use sluicegate_sip::{
-    message::{HeaderName, Message, Method, NameAddr},
+    message::{Essentials, HeaderName, Message, Method, NameAddr, PeekAck},
     sdp::Session,
     transaction::Received,
     uri::Uri,
@@ -232,11 +232,19 @@ impl Shard {
     }
 }
 
+/// Whether a datagram is the ACK of a refusal that is not remembered: under a flood they all are. It carries the tag that we would
+/// give again. A refusal that is remembered may have that too.
+pub(super) fn ends_refusal(cx: &Context, exchanges: &Exchanges, flow: Flow, datagram: &[u8]) -> bool {
+    let Some(PeekAck { via, call_id, from_tag, to_tag }) = PeekAck::at(datagram) else { return false };
+    cx.keys.is_stateless_tag(to_tag, call_id, (via.branch, from_tag))
+        && exchanges.transactions.has_no_invite(flow.listener, &via)
+}
+
 /// An ACK: to a final answer of ours, to a relayed 2xx, or to nothing. Never answered.
 pub(super) fn on_ack(cx: &mut Context, exchanges: &mut Exchanges, calls: (&Registrar, &Legs), asked: Asked<'_>) {
-    // Most go with a refusal that was not remembered, under a flood all: it carries the tag that we would give again. A refusal
-    // that is remembered may have that too.
-    let is_stateless = asked.essentials.to.tag.is_some_and(|tag| cx.keys.is_stateless_tag(tag, asked.essentials));
+    // Of a refusal that was not remembered, and not told by a look at it: it carries the tag that we would give again.
+    let Essentials { via, from, to, call_id, .. } = asked.essentials;
+    let is_stateless = to.tag.is_some_and(|tag| cx.keys.is_stateless_tag(tag, call_id, (via.branch, from.tag)));
     if is_stateless && exchanges.transactions.invite_of(asked).is_none() {
         return cx.metrics.request(asked.kind, Outcome::Absorbed);
     }

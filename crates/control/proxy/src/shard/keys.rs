@@ -23,6 +23,7 @@ use sluicegate_grant::epoch::Epoch;
 use sluicegate_sip::{
     Base64Url,
     cookie::{CALL_PREFIX_LEN, CookieKey, TAGGED_LEN, TO_TAG_LEN},
+    keyed_hash,
     message::{Essentials, HeaderName, MAGIC_COOKIE, Message, Via},
     uri::Uri,
 };
@@ -36,6 +37,7 @@ use crate::transmits::{ConnectionId, Flow};
 const MAC_LEN: usize = 8;
 /// Eight bytes as base64url.
 const STATELESS_TAG_LEN: usize = 11;
+pub(super) type StatelessTag = [u8; STATELESS_TAG_LEN];
 const FLOW_LEN: usize = 19;
 /// A flow with its connection.
 const CONNECTED_LEN: usize = FLOW_LEN + 4;
@@ -191,25 +193,31 @@ impl Keys {
     }
 
     /// The To-tag of an answer that is not remembered: the same for each retransmission of the request.
-    pub(super) fn stateless_tag(&self, message: &Message<'_>) -> [u8; STATELESS_TAG_LEN] {
+    pub(super) fn stateless_tag(&self, message: &Message<'_>) -> StatelessTag {
         let branch = message.top_via().ok().and_then(|via| via.branch);
         let from_tag = message.from().ok().and_then(|from| from.tag);
         self.tag_of(message.call_id().unwrap_or_default(), branch, from_tag)
     }
 
-    fn tag_of(&self, call_id: &[u8], branch: Option<&[u8]>, from_tag: Option<&[u8]>) -> [u8; STATELESS_TAG_LEN] {
-        let mut hash = SipHasher24::new_with_key(&self.stateless);
-        let parts = [call_id, branch.unwrap_or_default(), from_tag.unwrap_or_default()];
-        parts.into_iter().for_each(|part| put(&mut hash, part));
-        let mut tag = [b'-'; STATELESS_TAG_LEN];
-        let written = URL_SAFE_NO_PAD.encode_slice(hash.finish().to_be_bytes(), &mut tag);
-        debug_assert_eq!(written, Ok(STATELESS_TAG_LEN));
-        tag
+    /// The same for a request whose fields are known.
+    pub(super) fn stateless_tag_of(&self, of: &Essentials<'_>) -> StatelessTag {
+        self.tag_of(of.call_id, of.via.branch, of.from.tag)
     }
 
-    /// Whether a To-tag is that of an answer to this request, or to the INVITE of this ACK, that is not remembered.
-    pub(super) fn is_stateless_tag(&self, tag: &[u8], of: &Essentials<'_>) -> bool {
-        tag.len() == STATELESS_TAG_LEN && tag == self.tag_of(of.call_id, of.via.branch, of.from.tag)
+    fn tag_of(&self, call_id: &[u8], branch: Option<&[u8]>, from_tag: Option<&[u8]>) -> StatelessTag {
+        let parts = [call_id, branch.unwrap_or_default(), from_tag.unwrap_or_default()];
+        text_of(keyed_hash(&self.stateless, &parts))
+    }
+
+    /// Whether a To-tag is that of an answer to a request, or to the INVITE of an ACK, that is not remembered. What the request has
+    /// in its topmost Via, and as the caller's tag.
+    pub(super) fn is_stateless_tag(
+        &self,
+        tag: &[u8],
+        call_id: &[u8],
+        (branch, from_tag): (Option<&[u8]>, Option<&[u8]>),
+    ) -> bool {
+        tag.len() == STATELESS_TAG_LEN && tag == self.tag_of(call_id, branch, from_tag)
     }
 
     /// The To-tag of a declared service's dialog, made by `shard` for the caller at `flow`.
@@ -418,6 +426,13 @@ impl Keys {
     }
 }
 
+/// Eight bytes as base64url: each answer to a flood needs it.
+fn text_of(bytes: u64) -> StatelessTag {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+    let bits = u128::from(bytes) << 2;
+    std::array::from_fn(|nth| DIGITS[(bits >> (60 - 6 * nth)) as usize % 64])
+}
+
 fn branch_text(bytes: &[u8]) -> Vec<u8> {
     [MAGIC_COOKIE, URL_SAFE_NO_PAD.encode(bytes).as_bytes()].concat()
 }
@@ -467,4 +482,16 @@ fn flow_of(bytes: &[u8; CONNECTED_LEN]) -> Option<Flow> {
     let ip = Ipv6Addr::from(<[u8; 16]>::try_from(ip).ok()?).to_canonical();
     let peer = SocketAddr::new(ip, u16::from_be_bytes([*high, *low]));
     Some(Flow { listener: *listener, peer, connection: ConnectionId::from_bytes(*connection) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn eight_bytes_are_written_as_everybody_writes_them() {
+        for bytes in [0, 1, u64::MAX, 0x0123_4567_89ab_cdef, 0xfbff_bffb_ffbf_fbff] {
+            assert_eq!(text_of(bytes), *URL_SAFE_NO_PAD.encode(bytes.to_be_bytes()).as_bytes());
+        }
+    }
 }

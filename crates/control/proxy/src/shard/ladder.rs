@@ -14,7 +14,7 @@ use super::{
     admission::admit,
     answer::kind_of,
     auth::Proof,
-    dialog::{on_ack, pass_back},
+    dialog::{ends_refusal, on_ack, pass_back},
     inbound::call_user,
     keys::BranchOwner,
     names::user_in,
@@ -84,7 +84,8 @@ labelled! {
         /// Is it a keep-alive? Needs the first eight bytes, and all of them if they are line breaks or STUN, which has a short
         /// answer.
         KeepAlive = "keep_alive",
-        /// May it be an answer to a request of ours? Needs a [`Peek`], a few lines. One MAC, for responses only.
+        /// May it be an answer to a request of ours? Needs a [`Peek`], a few lines. One MAC, for responses only. ACKs of answers
+        /// that are not remembered end here as well, but are heard first; with one look-up.
         Glance = "glance",
         /// Do all wait for too long, and does its source send more than others? One keyed hash and two counters, of datagrams only.
         Pace = "pace",
@@ -163,6 +164,7 @@ impl Shard {
         if !self.glance(datagram)? {
             self.hear(flow)?;
         }
+        self.end_refusal(flow, datagram)?;
         let message = self.parse(flow, datagram)?;
         watch::note_received(&self.cx, flow, &message);
         let method = self.take_response(flow, &message)?;
@@ -220,6 +222,15 @@ impl Shard {
             true => Ok(()),
             false => Err(Rung::Pace),
         }
+    }
+
+    /// The ACK of a refusal that is not remembered. Whoever traces is to see all of it.
+    fn end_refusal(&self, flow: Flow, datagram: &[u8]) -> Passed<()> {
+        if self.cx.settings.traces.is_on() || !ends_refusal(&self.cx, &self.exchanges, flow, datagram) {
+            return Ok(());
+        }
+        self.cx.metrics.request(Kind::Ack, Outcome::Absorbed);
+        Err(Rung::Glance)
     }
 
     fn parse<'d>(&mut self, flow: Flow, datagram: &'d [u8]) -> Passed<Message<'d>> {

@@ -5,7 +5,7 @@ use std::{collections::HashMap, time::Duration};
 
 use sluicegate_bounded::Gauge;
 use sluicegate_sip::{
-    message::Message,
+    message::{Message, Via},
     transaction::{ClientTransactions, Due, Received, Reply, Role, ServerTransactions, Token},
     write::Response,
 };
@@ -89,6 +89,12 @@ impl Transactions {
         let listener = asked.flow.listener;
         let token = self.at(listener)?.server.invite_of(asked.essentials)?;
         Some(Id { listener, token })
+    }
+
+    /// Whether there is no INVITE of this branch and sender, as far as that can be told by the topmost Via alone.
+    pub(super) fn has_no_invite(&self, listener: u8, via: &Via<'_>) -> bool {
+        let tables = self.listeners.get(usize::from(listener));
+        tables.is_some_and(|tables| tables.server.invite_at(via) == Some(None))
     }
 
     /// Opens a transaction for a request. `None`, after a 503 without one, if the table is full.

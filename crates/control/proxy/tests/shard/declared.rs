@@ -296,3 +296,50 @@ fn acks_to_answers_that_were_not_remembered_are_absorbed() {
     assert!(site.send(PHONE, ack).is_empty());
     assert_eq!(site.metrics[0].requests(Kind::Ack, Outcome::Absorbed), 1);
 }
+
+/// The ACK of an answer to this INVITE, broken behind what it is told apart by: whoever reads it to its end drops it.
+fn broken_ack(invite: &str, answer: &str) -> String {
+    let of = |message: &str, name| header(message, name).unwrap().to_owned();
+    let (via, call_id) = (of(invite, "Via"), of(invite, "Call-ID"));
+    let (from, to) = (of(answer, "From"), of(answer, "To"));
+    format!("ACK {WEB} SIP/2.0\r\nVia: {via}\r\nFrom: {from}\r\nTo: {to}\r\nCall-ID: {call_id}\r\nCSeq 1 ACK\r\n\r\n")
+}
+
+fn absorbed(site: &Site) -> u64 {
+    site.metrics[0].requests(Kind::Ack, Outcome::Absorbed)
+}
+
+#[test]
+fn acks_to_answers_that_were_not_remembered_end_before_they_are_read() {
+    let mut site = Site::new();
+    let mut alice = Caller::new("alice", PHONE);
+    let invite = alice.request("INVITE", WEB, "", AUDIO);
+    let challenge = site.send(PHONE, &invite).pop().unwrap().1;
+    let ack = broken_ack(&invite, &challenge);
+    assert!(site.send(PHONE, &ack).is_empty());
+    assert_eq!(absorbed(&site), 1);
+    // A made-up tag, or that of another answer, is none of ours.
+    let tag = header(&challenge, "To").unwrap().split(";tag=").nth(1).unwrap();
+    for (own, other) in [(tag, "AAAAAAAAAAA"), (tag, "short"), ("alice-tag", "x"), ("z9hG4bKalice1", "z9hG4bKalice2")] {
+        let other = ack.replacen(own, other, 1);
+        assert_ne!(other, ack);
+        assert!(site.send(PHONE, other).is_empty());
+    }
+    assert_eq!(absorbed(&site), 1);
+}
+
+#[test]
+fn the_ack_of_an_answer_that_is_remembered_is_read_and_ends_its_repetitions() {
+    let mut site = Site::new();
+    let mut bob = Caller::new("bob", PHONE).calls("pbx");
+    let invite = bob.signed(&mut site, "INVITE", "sip:pbx@example.net", "", AUDIO);
+    let refusal = site.send(PHONE, &invite).pop().unwrap().1;
+    assert_eq!(status(&refusal), 403);
+    let ack = broken_ack(&invite, &refusal);
+    site.send(PHONE, &ack);
+    let second = Duration::from_secs(1);
+    assert_eq!((absorbed(&site), site.pass(second).is_empty()), (0, false), "it is still repeated");
+    site.send(PHONE, ack.replacen("CSeq 1", "CSeq: 2", 1));
+    assert_eq!(site.metrics[0].requests(Kind::Ack, Outcome::Answered), 1);
+    assert!(site.pass(second * 10).is_empty());
+}

@@ -22,7 +22,7 @@ pub use essentials::{CSeq, Essentials};
 pub use index::Line;
 pub use multipart::{part, part_range};
 pub use name::HeaderName;
-pub use peek::Peek;
+pub use peek::{Peek, PeekAck};
 pub use start::{Method, Start};
 pub use via::{MAGIC_COOKIE, Rport, Transport, Via};
 

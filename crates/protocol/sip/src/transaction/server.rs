@@ -7,7 +7,7 @@ use super::{
     table::{Active, Fingerprint, Keep},
     timers::Span,
 };
-use crate::message::{Essentials, Message, Method};
+use crate::message::{Essentials, Message, Method, Via};
 
 /// Who answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -107,6 +107,13 @@ impl<P: Copy> ServerTransactions<P> {
         self.table.find(self.fingerprint(request, Method::Invite))
     }
 
+    /// The same of a message of which only the topmost Via is known. `None` as well if that alone does not tell.
+    #[must_use]
+    pub fn invite_at(&self, via: &Via<'_>) -> Option<Option<Token>> {
+        let print = self.branch_fingerprint(via, Method::Invite)?;
+        Some(self.table.find(print))
+    }
+
     /// Notes the response that the caller is sending now, to repeat it when needed. `false` if the transaction has ended
     /// or already has its final response: then the response must not be sent, except for a 2xx that a proxy relays.
     pub fn respond(&mut self, now: Instant, token: Token, code: u16, response: &[u8]) -> bool {
@@ -190,13 +197,18 @@ impl<P: Copy> ServerTransactions<P> {
     /// nothing, by the fields that a retransmission repeats.
     fn fingerprint(&self, fields: &Essentials<'_>, method: Method<'_>) -> Fingerprint {
         let method = if method == Method::Ack { Method::Invite } else { method };
-        let branch = fields.via.branch.unwrap_or_default();
-        let (head, method) = (fields.via.head, method.as_bytes());
-        if fields.via.has_magic_cookie() {
-            return Fingerprint::of(&self.key, &[b"branch", branch, head, method]);
+        if let Some(print) = self.branch_fingerprint(&fields.via, method) {
+            return print;
         }
+        let (branch, head) = (fields.via.branch.unwrap_or_default(), fields.via.head);
+        let method = method.as_bytes();
         let (from_tag, number) = (fields.from.tag.unwrap_or_default(), fields.cseq.number.to_be_bytes());
         Fingerprint::of(&self.key, &[b"fields", branch, head, method, fields.call_id, from_tag, &number])
+    }
+
+    fn branch_fingerprint(&self, via: &Via<'_>, method: Method<'_>) -> Option<Fingerprint> {
+        let branch = via.branch.filter(|_| via.has_magic_cookie())?;
+        Some(Fingerprint::of(&self.key, &[b"branch", branch, via.head, method.as_bytes()]))
     }
 
     /// The ACK to a 2xx has a branch of its own, but the INVITE's Call-ID, From tag and sequence number

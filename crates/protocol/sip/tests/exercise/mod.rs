@@ -11,7 +11,7 @@ use sluicegate_sip::{
     dialog::Dialog,
     digest::{Algorithm, Authorization, Challenge, VALUE_LEN_MAX, ha1, strongest, verify},
     message::{
-        BODY_LEN_MAX, HEADERS_MAX, HeaderName, MESSAGE_LEN_MAX, Message, NameAddr, Peek, Transport, Via, part,
+        BODY_LEN_MAX, HEADERS_MAX, HeaderName, MESSAGE_LEN_MAX, Message, NameAddr, Peek, PeekAck, Transport, Via, part,
         part_range,
     },
     nonce::NonceKey,
@@ -39,6 +39,10 @@ pub(crate) fn message(datagram: &[u8]) {
         }
     };
     assert!(peek.is_none_or(|peek| peek.method == message.method()));
+    if let (Some(peek), Ok(fields)) = (PeekAck::at(datagram), message.essentials()) {
+        let read = (fields.via, fields.call_id, fields.from.tag, fields.to.tag);
+        assert_eq!((peek.via, peek.call_id, peek.from_tag, Some(peek.to_tag)), read);
+    }
     assert!(message.as_bytes().len() <= datagram.len());
     assert!(message.as_bytes().ends_with(message.body()));
     let again = Message::parse(message.as_bytes()).expect("a message without the noise around it");

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
-# Builds gate.bpf.o from gate.c with clang 14. The result is the same on every machine, so it is kept in the repository
-# and users need no compiler; `build.sh --check` compares the kept object with a fresh one.
+# Builds NAME.bpf.o from NAME.c with clang 14, for each program. The result is the same on every machine, so it is kept in
+# the repository and users need no compiler; `build.sh --check` compares the kept objects with fresh ones.
 set -eu
 cd "$(dirname "$0")"
 clang=${CLANG:-clang-14}
@@ -10,12 +10,15 @@ if ! command -v "$clang" >/dev/null; then
 	exit 1
 fi
 case ${1:-} in
---check) object=$(mktemp) && trap 'rm -f "$object"' EXIT ;;
-'') object=gate.bpf.o ;;
+--check) fresh=$(mktemp) && trap 'rm -f "$fresh"' EXIT ;;
+'') fresh= ;;
 *) echo "usage: build.sh [--check]" >&2 && exit 2 ;;
 esac
-"$clang" -O2 -g -target bpf -mcpu=v3 -std=gnu11 -Wall -Wextra -Werror -nostdinc \
-	-ffile-prefix-map="$PWD"=. -fdebug-compilation-dir=. -c gate.c -o "$object"
-if [ "$object" != gate.bpf.o ]; then
-	cmp "$object" gate.bpf.o || { echo "build.sh: gate.bpf.o is not what gate.c builds; run build.sh" >&2 && exit 1; }
-fi
+for name in gate sip; do
+	"$clang" -O2 -g -target bpf -mcpu=v3 -std=gnu11 -Wall -Wextra -Werror -nostdinc \
+		-ffile-prefix-map="$PWD"=. -fdebug-compilation-dir=. -c $name.c -o "${fresh:-$name.bpf.o}"
+	[ -z "$fresh" ] || cmp "$fresh" $name.bpf.o || {
+		echo "build.sh: $name.bpf.o is not what $name.c builds; run build.sh" >&2
+		exit 1
+	}
+done

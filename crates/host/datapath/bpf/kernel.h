@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
- * The little of the kernel's BPF interface that gate.c uses, so that the object depends on no header of the machine that
- * builds it.
+ * The little of the kernel's BPF interface that the programs use, so that the objects depend on no header of the machine
+ * that builds them.
  */
 #ifndef SLUICEGATE_KERNEL_H
 #define SLUICEGATE_KERNEL_H
@@ -37,9 +37,11 @@ struct xdp_md {
 static void *(*const bpf_map_lookup_elem)(void *map, const void *key) = (void *)1;
 static __u64 (*const bpf_ktime_get_ns)(void) = (void *)5;
 static long (*const bpf_redirect_map)(void *map, __u64 key, __u64 flags) = (void *)51;
+static long (*const bpf_xdp_adjust_meta)(struct xdp_md *ctx, int delta) = (void *)54;
 
 #define ntohs(x) __builtin_bswap16(x)
 #define htons(x) __builtin_bswap16(x)
 #define ntohl(x) __builtin_bswap32(x)
+#define htonl(x) __builtin_bswap32(x)
 
 #endif

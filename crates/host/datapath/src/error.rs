@@ -2,7 +2,7 @@ use std::{io, path::PathBuf};
 
 use sluicegate_netlink::Error;
 
-/// Why a [`crate::Device`] could not be opened, and what to do about it.
+/// Why a [`crate::Device`] or [`crate::UdpQueue`] could not be opened, and what to do about it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
@@ -37,7 +37,7 @@ pub enum OpenError {
     )]
     ForwardingOn(String),
     /// Somebody else has the interface's XDP hook or its queue.
-    #[error("`{interface}` is in use by {holder}; stop that program, or choose `datapath = \"packet\"`")]
+    #[error("`{interface}` is in use by {holder}; stop that program, or choose a `datapath` without XDP")]
     Busy {
         /// The interface.
         interface: String,
@@ -69,7 +69,7 @@ pub enum OpenError {
     /// An XDP program would take packets of another VLAN for untagged ones.
     #[error(
         "`{0}` may hand over packets with their VLAN tags beside them, where an XDP program does not see them; \
-         choose `datapath = \"packet\"`"
+         choose a `datapath` without XDP"
     )]
     TagsHidden(String),
     /// The state directory cannot hold the pins of the kernel program.
@@ -93,7 +93,7 @@ pub enum OpenError {
     )]
     NoFilter(#[source] io::Error),
     /// The kernel refused the XDP program.
-    #[error("the kernel refused the XDP program: {0}; choose `datapath = \"packet\"`")]
+    #[error("the kernel refused the XDP program: {0}; choose a `datapath` without XDP")]
     Program(String),
     /// Netlink failed otherwise.
     #[error(transparent)]

@@ -1,4 +1,4 @@
-//! What the gate must know of an interface.
+//! What gate and frontend must know of an interface.
 
 use std::net::IpAddr;
 
@@ -29,6 +29,20 @@ impl Interface {
     #[must_use]
     pub fn is_virtual(&self) -> bool {
         !self.kind.is_empty() && self.kind != "tun"
+    }
+
+    /// The interface that has this address; `None` if none has.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn with_address(address: IpAddr) -> Result<Option<Self>, Error> {
+        let mut netlink = Rtnetlink::open()?;
+        for link in netlink.links()? {
+            if netlink.addresses(link.index)?.iter().any(|(own, _)| *own == address) {
+                return Self::read(&link.name).map(Some);
+            }
+        }
+        Ok(None)
     }
 
     /// Reads the interface `name`.

@@ -31,4 +31,4 @@ pub use interface::Interface;
 pub use links::Links;
 pub use sys::monotonic_now;
 pub use wake::Wake;
-pub use xdp::xdp_works;
+pub use xdp::{LISTENERS_MAX, UdpCounts, UdpQueue, xdp_works};

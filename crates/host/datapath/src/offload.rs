@@ -79,7 +79,13 @@ pub fn disable(interface: &str) -> io::Result<()> {
 /// As [`disable`].
 pub fn disable_receive(interface: &str) -> io::Result<()> {
     tolerate(ethtool(interface, ETHTOOL_SGRO, 0))?;
-    [ETH_FLAG_LRO, ETH_FLAG_RXVLAN].into_iter().try_for_each(|flag| clear_flag(interface, flag))
+    clear_flag(interface, ETH_FLAG_LRO)?;
+    leave_tags_on(interface)
+}
+
+/// Switches off only the removal of VLAN tags.
+pub(crate) fn leave_tags_on(interface: &str) -> io::Result<()> {
+    clear_flag(interface, ETH_FLAG_RXVLAN)
 }
 
 /// Whether the interface takes VLAN tags off what it receives, which some drivers always do.

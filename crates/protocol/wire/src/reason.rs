@@ -89,6 +89,7 @@ reasons! {
     TunnelSource = 54, "tunnel_source", "The source is an address of the tunnels, and the packet did not come through the tunnel that has it.";
     TunnelFull = 55, "tunnel_full", "The agent at the other end of the tunnel does not read as fast as the service sends.";
     TunnelGone = 56, "tunnel_gone", "The packet is for an agent whose tunnel has ended.";
+    ChecksumWrong = 57, "checksum_wrong", "The datagram's checksum is wrong: it was changed on the way.";
 }
 
 impl Reason {

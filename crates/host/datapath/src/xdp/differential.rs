@@ -20,7 +20,7 @@ const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 
 fn verdict(ebpf: &mut Ebpf, frame: &[u8]) -> u32 {
     let options = TestRunOptions { data_in: Some(frame), ..TestRunOptions::default() };
-    program::program(ebpf).unwrap().test_run(options).unwrap().return_value
+    program::program(ebpf, "gate").unwrap().test_run(options).unwrap().return_value
 }
 
 fn rules() -> Rules {

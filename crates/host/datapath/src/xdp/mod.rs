@@ -7,6 +7,7 @@ mod layout;
 mod program;
 mod ring;
 mod socket;
+mod udp;
 mod umem;
 
 use std::{io, os::fd::AsFd, path::Path, time::Duration};
@@ -27,6 +28,7 @@ use program::Program;
 pub use program::xdp_works;
 pub(crate) use program::{prepare, remove_pinned};
 use socket::{Place, RING, Socket};
+pub use udp::{LISTENERS_MAX, UdpCounts, UdpQueue};
 use umem::{HEADROOM, Umem};
 
 /// Frames per socket: one ring's worth to receive into, one's worth on its way out.
@@ -69,7 +71,7 @@ impl Xdp {
                 return Err(OpenError::TagsHidden(interface.name.clone()));
             }
         }
-        let queues = [queues(&interfaces[0])?, queues(&interfaces[1])?];
+        let queues = [queues(&interfaces[0], QUEUES_MAX)?, queues(&interfaces[1], QUEUES_MAX)?];
         let frames = (queues[0] + queues[1]) as usize * FRAMES_PER_SOCKET;
         let (umem, ports) = match sockets(interfaces, queues, frames, frame_bytes, false) {
             // One card can and the other cannot write into the frames directly: then neither does.
@@ -170,7 +172,9 @@ impl Xdp {
     }
 
     fn kick(&mut self) {
-        self.ports.iter_mut().flatten().for_each(Socket::kick);
+        for socket in self.ports.iter_mut().flatten() {
+            socket.kick();
+        }
     }
 
     fn recycle(&mut self) {
@@ -259,17 +263,24 @@ impl PacketIo for Xdp {
 /// Length of an Ethernet header without tag.
 const ETHERNET_BYTES: usize = 14;
 
-fn queues(interface: &Interface) -> Result<u32, OpenError> {
+fn queues(interface: &Interface, max: u32) -> Result<u32, OpenError> {
     let count = offload::receive_queues(&interface.name)
         .map_err(|source| OpenError::system(format!("count the queues of {}", interface.name), source))?;
-    if count > QUEUES_MAX {
-        return Err(OpenError::TooMany {
-            table: "queues (see `ethtool -L`)",
-            given: count as usize,
-            max: QUEUES_MAX as usize,
-        });
+    if count > max {
+        let (given, max) = (count as usize, max as usize);
+        return Err(OpenError::TooMany { table: "queues (see `ethtool -L`)", given, max });
     }
     Ok(count)
+}
+
+fn open_socket(umem: &Umem, interface: &Interface, place: Place<'_>) -> Result<Socket, OpenError> {
+    Socket::open(umem, place).map_err(|source| match source.raw_os_error() {
+        Some(libc::EBUSY) => OpenError::Busy {
+            interface: interface.name.clone(),
+            holder: format!("another AF_XDP program (queue {})", place.queue),
+        },
+        _ => OpenError::system(format!("open an AF_XDP socket on {}", interface.name), source),
+    })
 }
 
 type Opened = (Umem, [Vec<Socket>; 2]);
@@ -288,13 +299,7 @@ fn sockets(
         let interface = &interfaces[number];
         for queue in 0..queues[number] {
             let place = Place { ifindex: interface.index, queue, sharing: ports[0].first(), copy };
-            let socket = Socket::open(&umem, place).map_err(|source| match source.raw_os_error() {
-                Some(libc::EBUSY) => OpenError::Busy {
-                    interface: interface.name.clone(),
-                    holder: format!("another AF_XDP program (queue {queue})"),
-                },
-                _ => OpenError::system(format!("open an AF_XDP socket on {}", interface.name), source),
-            })?;
+            let socket = open_socket(&umem, interface, place)?;
             ports[number].push(socket);
         }
     }

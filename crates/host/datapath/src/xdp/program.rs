@@ -108,7 +108,7 @@ impl Program {
             return Ok(None);
         };
         let link = XdpLink::try_from(FdLink::from(pinned)).map_err(|error| refused(&error))?;
-        let program = program(&mut self.ebpf)?;
+        let program = program(&mut self.ebpf, "gate")?;
         match program.attach_to_link(link) {
             // The program keeps its copy of the link only until the pinned one is opened: see below.
             Ok(id) => drop(program.take_link(id).map_err(|error| refused(&error))?),
@@ -121,17 +121,7 @@ impl Program {
     }
 
     fn attach_new(&mut self, port: &Interface) -> Result<(PinnedLink, &'static str), OpenError> {
-        let program = program(&mut self.ebpf)?;
-        let (id, mode) = match program.attach_to_if_index(port.index, XdpMode::Driver) {
-            Ok(id) => (id, "native"),
-            Err(error) if is_busy(&error) => return Err(busy(port)),
-            Err(_) => match program.attach_to_if_index(port.index, XdpMode::Skb) {
-                Ok(id) => (id, "generic"),
-                Err(error) if is_busy(&error) => return Err(busy(port)),
-                Err(error) => return Err(refused(&error)),
-            },
-        };
-        let link = program.take_link(id).map_err(|error| refused(&error))?;
+        let (link, mode) = attach(program(&mut self.ebpf, "gate")?, port)?;
         let link = FdLink::try_from(link).map_err(|error| refused(&error))?;
         let path = self.pins.link(port);
         let pinned =
@@ -201,24 +191,39 @@ pub(crate) fn remove_pinned(state_dir: &Path, ports: &[Interface; 2]) {
 /// Loads the program and its configuration into the kernel.
 pub(super) fn configured(config: &Config) -> Result<Ebpf, OpenError> {
     let mut ebpf = EbpfLoader::new().load(OBJECT).map_err(|error| refused(&error))?;
-    program(&mut ebpf)?.load().map_err(|error| refused(&error))?;
+    program(&mut ebpf, "gate")?.load().map_err(|error| refused(&error))?;
     let mut map: Array<MapData, Config> = take(&mut ebpf, "config")?;
     map.set(0, config, 0).map_err(|error| refused(&error))?;
     Ok(ebpf)
 }
 
-pub(super) fn program(ebpf: &mut Ebpf) -> Result<&mut Xdp, OpenError> {
-    let program = ebpf.program_mut("gate").ok_or_else(|| refused("the object has no program `gate`"))?;
+pub(super) fn program<'e>(ebpf: &'e mut Ebpf, name: &str) -> Result<&'e mut Xdp, OpenError> {
+    let program = ebpf.program_mut(name).ok_or_else(|| refused("the object lacks its program"))?;
     program.try_into().map_err(|error: ProgramError| refused(&error))
 }
 
-fn take<M: TryFrom<aya::maps::Map>>(ebpf: &mut Ebpf, name: &str) -> Result<M, OpenError> {
+/// Attaches a program to an interface that has none, in the driver if that can; in which mode it runs. It is detached when the
+/// link is dropped.
+pub(super) fn attach(program: &mut Xdp, port: &Interface) -> Result<(XdpLink, &'static str), OpenError> {
+    let (id, mode) = match program.attach_to_if_index(port.index, XdpMode::Driver) {
+        Ok(id) => (id, "native"),
+        Err(error) if is_busy(&error) => return Err(busy(port)),
+        Err(_) => match program.attach_to_if_index(port.index, XdpMode::Skb) {
+            Ok(id) => (id, "generic"),
+            Err(error) if is_busy(&error) => return Err(busy(port)),
+            Err(error) => return Err(refused(&error)),
+        },
+    };
+    Ok((program.take_link(id).map_err(|error| refused(&error))?, mode))
+}
+
+pub(super) fn take<M: TryFrom<aya::maps::Map>>(ebpf: &mut Ebpf, name: &str) -> Result<M, OpenError> {
     let map = ebpf.take_map(name).ok_or_else(|| refused("the object lacks a map"))?;
     M::try_from(map).map_err(|_| refused("a map of the object has another type"))
 }
 
 /// An error with all its causes, on one line.
-fn refused(error: &(impl ToString + ?Sized)) -> OpenError {
+pub(super) fn refused(error: &(impl ToString + ?Sized)) -> OpenError {
     OpenError::Program(error.to_string().replace('\n', " "))
 }
 

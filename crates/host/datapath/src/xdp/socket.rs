@@ -108,8 +108,8 @@ impl Socket {
         counts.map_or(0, |counts| counts.rx_dropped + counts.rx_ring_full.unwrap_or(0))
     }
 
-    /// Takes back frames that were sent, and lends the kernel as many empty ones as fit.
-    pub(super) fn recycle(&mut self, umem: &mut Umem) {
+    /// Takes back frames that were sent.
+    pub(super) fn reap(&mut self, umem: &mut Umem) {
         let mut reaped = false;
         while let Some(address) = self.completion.pop() {
             umem.give(address);
@@ -118,6 +118,11 @@ impl Socket {
         if reaped {
             self.completion.release();
         }
+    }
+
+    /// Takes back frames that were sent, and lends the kernel as many empty ones as fit.
+    pub(super) fn recycle(&mut self, umem: &mut Umem) {
+        self.reap(umem);
         let room = self.fill.room_now();
         // A quarter at once: one release per batch, not per frame.
         if room < RING / 4 {
@@ -130,6 +135,11 @@ impl Socket {
                 break;
             }
         }
+        self.lend();
+    }
+
+    /// Shows the kernel the empty frames that were put into `fill`.
+    pub(super) fn lend(&mut self) {
         self.fill.publish();
         if self.fill.needs_wakeup() {
             // An empty read makes the driver look at the fill ring.
@@ -149,25 +159,30 @@ impl Socket {
         self.transmit.push(libc::xdp_desc { addr: address, len: len as u32, options: 0 })
     }
 
-    /// Has the kernel send what was queued. In copy mode it takes some 32 frames per call.
-    pub(super) fn kick(&mut self) {
+    /// Has the kernel send what was queued. In copy mode it takes some 32 frames per call. Whether there was more to do than it
+    /// does at once.
+    pub(super) fn kick(&mut self) -> bool {
         if !std::mem::take(&mut self.dirty) {
-            return;
+            return false;
         }
         self.transmit.publish();
         if !self.transmit.needs_wakeup() {
-            return;
+            return false;
         }
+        let mut is_busy = true;
         for _ in 0..KICKS_MAX {
             match self.socket.send(&[]) {
-                Ok(_) => break,
                 // More to do than fits one call, or the interface is busy for the moment.
                 Err(error) if error.raw_os_error() == Some(libc::EAGAIN) && self.transmit.is_pending() => {}
-                // Down, or a frame above the MTU (which the kernel has discarded): the rest goes with the next kick.
-                Err(_) => break,
+                // Done; or down, or a frame above the MTU (which the kernel has discarded): the rest goes with the next kick.
+                _ => {
+                    is_busy = false;
+                    break;
+                }
             }
         }
         self.dirty = self.transmit.is_pending();
+        is_busy
     }
 
     /// Frames in `transmit` that the kernel has not taken.

@@ -175,6 +175,9 @@ const FRONTEND_MISTAKES: &[Mistake] = &[
     ("udp/127.0.0.1:5060", "udp/0.0.0.0:5060", 5, "not an address that clients can answer to", "write one address"),
     ("udp/127.0.0.1:5060", "127.0.0.1:5060", 5, "is not a SIP address", "write \"udp/203.0.113.1:5060\""),
     ("127.0.0.1:5060\"", "127.0.0.1:5060\", \"udp/127.0.0.1:5060\"", 5, "is there twice", "remove one"),
+    ("shards = 2", "datapath = \"dpdk\"", 9, "unknown variant `dpdk`", "expected `socket` or `xdp`"),
+    ("shards = 2", "shards = 2\ndatapath = \"xdp\"", 9, "shards = 2 is too many for datapath", "write 1"),
+    ("shards = 2", "datapath = \"xdp\"", 9, "datapath \"xdp\" has no datagrams to take", "add \"udp/203.0.113.1"),
     ("shards = 2", "shards = 1000", 9, "shards = 1000 is more than 64", "write one per processor"),
     ("shards = 2", "shards = 2\ngrants_max = 0", 10, "grants_max = 0 leaves no room", "write a larger number"),
     (

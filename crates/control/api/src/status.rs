@@ -295,6 +295,8 @@ pub struct FrontendStatus {
     pub events: BTreeMap<String, u64>,
     /// What became of SIP connections, such as `ended idle`; what never happened is left out.
     pub connections: BTreeMap<String, u64>,
+    /// What became of SIP datagrams that came as frames, such as `dropped checksum_wrong`; what never happened is left out.
+    pub frames: BTreeMap<String, u64>,
     /// Fill of every bounded table.
     pub tables: Vec<TableStatus>,
     /// What an operator should look at; empty if all is well.

@@ -88,6 +88,14 @@ impl Listen {
     pub const fn is_stream(&self) -> bool {
         self.transport.is_reliable()
     }
+
+    /// Whether datagrams for it come by an interface, and from senders that are known without saying by which.
+    #[must_use]
+    pub fn comes_as_frames(&self) -> bool {
+        let ip = self.address.ip();
+        let is_link_local = matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local());
+        !self.is_stream() && !ip.is_loopback() && !is_link_local
+    }
 }
 
 impl From<&Listen> for Listening {
@@ -125,6 +133,17 @@ impl<'de> Deserialize<'de> for Listen {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
     }
+}
+
+/// How datagrams come and go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Datapath {
+    /// Through the kernel's network stack.
+    #[default]
+    Socket,
+    /// Past it where it can be: as frames, and answers go back as frames. One SIP thread has them all.
+    Xdp,
 }
 
 /// What the frontend's own file says of one gate.
@@ -177,6 +196,8 @@ pub struct Config {
     pub feed: SocketAddr,
     /// SIP threads; 0: one per processor.
     pub shards: usize,
+    /// How datagrams come and go.
+    pub datapath: Datapath,
     /// Services, rules and peers from the configuration file.
     pub configured: Configured,
     /// What is known of gates beforehand: their services and addresses. Services that no gate names here are protected by
@@ -223,6 +244,7 @@ impl Config {
             digest: vec![DigestName::Sha256, DigestName::Md5],
             feed,
             shards: 0,
+            datapath: Datapath::Socket,
             configured: Configured::default(),
             gates: Vec::new(),
             replicas: Vec::new(),
@@ -279,6 +301,14 @@ impl Config {
         }
         if self.shards > SHARDS_MAX {
             errors.push(ConfigError::Shards(self.shards));
+        }
+        if self.datapath == Datapath::Xdp {
+            if self.shards > 1 {
+                errors.push(ConfigError::DatapathShards(self.shards));
+            }
+            if !self.listen.iter().any(Listen::comes_as_frames) {
+                errors.push(ConfigError::DatapathListen);
+            }
         }
         self.check_gates(&mut errors);
         self.check_replicas(&mut errors);
@@ -415,6 +445,16 @@ pub enum ConfigError {
     /// No digest algorithm, or one twice.
     #[error("digest must name \"SHA-256\", \"MD5\" or both, each once")]
     Digest,
+    /// More threads than can have what comes by XDP.
+    #[error(
+        "shards = {0} is too many for datapath = \"xdp\", by which one SIP thread has all datagrams; write 1, or datapath = \"socket\""
+    )]
+    DatapathShards(usize),
+    /// Nothing comes by XDP.
+    #[error(
+        "datapath \"xdp\" has no datagrams to take: listen names no UDP address of an interface; add \"udp/203.0.113.1:5060\", or write \"socket\""
+    )]
+    DatapathListen,
     /// Too many shards.
     #[error("shards = {0} is more than {SHARDS_MAX}; write one per processor, or 0 to have it chosen")]
     Shards(usize),
@@ -498,6 +538,7 @@ mod tests {
         wrong.connections.idle_s = 0;
         wrong.digest = Vec::new();
         wrong.shards = 1000;
+        wrong.datapath = Datapath::Xdp;
         wrong.grants_max = 0;
         wrong.registration_secs_max = 1;
         wrong.relay_rate_bps = 1;
@@ -506,7 +547,7 @@ mod tests {
         wrong.tables.contacts_per_user_max = 31;
         wrong.phones.registration_s_min = 5;
         wrong.tables.transactions_max = TABLE_MAX + 1;
-        assert_eq!(wrong.check().unwrap_err().len(), 18);
+        assert_eq!(wrong.check().unwrap_err().len(), 19);
     }
 
     #[test]

@@ -28,6 +28,7 @@ use crate::{
     clock::Clock,
     contacts::ContactFile,
     feed::{Allowlist, Ask, Places},
+    frames::FrameCounts,
     holder::Loaded,
     inbox::ShardSender,
     published::Published,
@@ -124,6 +125,7 @@ pub(crate) struct Inner {
     pub(crate) shards: Vec<ShardSender>,
     pub(crate) metrics: Vec<Arc<ShardMetrics>>,
     pub(crate) streams: Vec<Arc<StreamMetrics>>,
+    pub(crate) frames: FrameCounts,
     pub(crate) gauges: Vec<Gauges>,
     pub(crate) gates: Arc<Mutex<Vec<JoinedGate>>>,
     pub(crate) door: Arc<Allowlist>,
@@ -193,6 +195,7 @@ impl Control {
             requests: sluicegate_proxy::requests(self.shards()).counted(),
             events: sluicegate_proxy::events(self.shards()).counted(),
             connections: streams::counted(self.streams()),
+            frames: inner.frames.counted(),
             alarms: inner
                 .contacts
                 .error()
@@ -431,6 +434,7 @@ impl Control {
         all.extend(sluicegate_proxy::load(shards));
         all.extend(tables::metrics(&self.tables()));
         all.extend(streams::metrics(self.streams()));
+        all.extend(self.inner.frames.metrics());
         all
     }
 

@@ -41,6 +41,7 @@ use crate::{
         holders::Holders,
         registrations::{self, Registrations},
     },
+    frames::FrameCounts,
     inbox::{ShardSender, shard_queue},
     published::Published,
     replicas::{Replicas, send_on},
@@ -126,6 +127,14 @@ pub enum StartError {
         /// What the system said.
         source: io::Error,
     },
+    /// Datagrams cannot be taken as frames.
+    #[error("datapath \"xdp\" does not work at {what}: {why}")]
+    Datapath {
+        /// An address or an interface.
+        what: String,
+        /// What is wrong, and what to do.
+        why: String,
+    },
     /// The system has no random bytes to give.
     #[error("the system gave no random bytes: {0}")]
     Random(String),
@@ -207,6 +216,7 @@ struct Shards {
     gauges: Vec<Gauges>,
     threads: Vec<JoinHandle<()>>,
     streams: Vec<Arc<StreamMetrics>>,
+    frames: FrameCounts,
     addresses: Vec<Listen>,
 }
 
@@ -412,7 +422,7 @@ fn start_shards(
     let all: Arc<[ShardSender]> = senders.clone().into();
     shards.senders = senders;
     let mut workers = Vec::new();
-    for ((number, Sockets { udp, streams }), inbox) in (0..=u8::MAX).zip(sockets).zip(inboxes) {
+    for ((number, Sockets { udp, streams, queues }), inbox) in (0..=u8::MAX).zip(sockets).zip(inboxes) {
         let metrics = Arc::new(ShardMetrics::default());
         let gauges = Gauges::default();
         let overload = config.overload.of_shard(shards.senders.len()).map_err(StartError::Overload)?;
@@ -432,11 +442,13 @@ fn start_shards(
         shards.gauges.push(Arc::clone(&gauges));
         let (events, stop, all) = (common.events.clone(), Arc::clone(&common.stop), Arc::clone(&all));
         let clock = common.clock;
-        let sockets = udp;
+        let (sockets, frames) = (udp, shards.frames.clone());
         workers.push(Worker {
             shard,
             number,
             sockets,
+            queues,
+            frames,
             streams,
             inbox,
             policy,
@@ -527,6 +539,7 @@ fn control(
         shards: shards.senders.clone(),
         metrics: shards.metrics.clone(),
         streams: shards.streams.clone(),
+        frames: shards.frames.clone(),
         gauges: shards.gauges.clone(),
         gates: Arc::default(),
         door: Arc::default(),

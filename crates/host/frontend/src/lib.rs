@@ -14,6 +14,7 @@ mod contacts;
 mod control;
 mod daemon;
 mod feed;
+mod frames;
 mod holder;
 mod inbox;
 mod log_limit;
@@ -31,7 +32,9 @@ mod upkeep;
 mod worker;
 
 pub use catalog::{Catalog, EditError, Edited};
-pub use config::{Config, ConfigError, GATES_MAX, GateSite, LISTEN_MAX, Listen, REPLICAS_MAX, ReplicaSite, SHARDS_MAX};
+pub use config::{
+    Config, ConfigError, Datapath, GATES_MAX, GateSite, LISTEN_MAX, Listen, REPLICAS_MAX, ReplicaSite, SHARDS_MAX,
+};
 pub use control::{Control, ControlError};
 pub use daemon::{BACKUP_FILES, Frontend, Opened, StartError, run};
 pub use holder::{

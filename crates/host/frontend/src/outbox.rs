@@ -11,6 +11,7 @@ use nix::{
     errno::Errno,
     sys::socket::{ControlMessage, MsgFlags, MultiHeaders, SockaddrStorage, sendmmsg},
 };
+use sluicegate_datapath::UdpQueue;
 use sluicegate_proxy::Transmits;
 
 use crate::udp::{BATCH, Udp};
@@ -42,11 +43,16 @@ impl Outbox {
     }
 
     /// Sends what goes out of these sockets, which are known by their listeners' numbers; returns how many datagrams the
-    /// kernel did not take. Datagrams to one peer keep their order.
-    pub(crate) fn send(&mut self, sockets: &mut [(u8, Udp)], out: &Transmits) -> u64 {
+    /// kernel did not take. What answers a frame goes back where that came from, and need not be flushed out of its queue until
+    /// the end of the turn. Datagrams to one peer that go one way keep their order.
+    pub(crate) fn send(&mut self, sockets: &mut [(u8, Udp)], queues: &mut [UdpQueue], out: &Transmits) -> u64 {
         self.items.clear();
-        let items = out.iter().enumerate().map(|(at, (flow, _))| (flow.listener, flow.peer, at));
-        self.items.extend(items.filter(|item| sockets.iter().any(|(listener, _)| *listener == item.0)));
+        for (at, (flow, bytes)) in out.iter().enumerate() {
+            let is_datagram = sockets.iter().any(|(listener, _)| *listener == flow.listener);
+            if is_datagram && !queues.iter_mut().any(|queue| queue.answer(flow.listener, flow.peer, bytes)) {
+                self.items.push((flow.listener, flow.peer, at));
+            }
+        }
         self.items.sort_unstable();
         let Self { items, whole, cut } = self;
         let mut dropped = 0;
@@ -241,7 +247,7 @@ mod tests {
             let receivers = [local; 3].map(receiver);
             let sent = mixed(&receivers);
             for _ in 0..2 {
-                assert_eq!(outbox.send(&mut sockets, &queue(&sent)), 0);
+                assert_eq!(outbox.send(&mut sockets, &mut [], &queue(&sent)), 0);
                 expect(&receivers, &sent);
             }
             assert!(sockets[0].1.segment_max() > 0, "this kernel cuts datagrams");
@@ -253,8 +259,8 @@ mod tests {
         let (mut sockets, mut outbox) = (sender("127.0.0.1:0"), Outbox::new());
         let receivers = ["127.0.0.1:0"; 3].map(receiver);
         let out = queue(&mixed(&receivers));
-        assert_eq!(outbox.send(&mut sockets, &out), 0);
-        let allocated = allocation_counter::measure(|| assert_eq!(outbox.send(&mut sockets, &out), 0));
+        assert_eq!(outbox.send(&mut sockets, &mut [], &out), 0);
+        let allocated = allocation_counter::measure(|| assert_eq!(outbox.send(&mut sockets, &mut [], &out), 0));
         assert_eq!(allocated.count_total, 0);
     }
 
@@ -264,7 +270,7 @@ mod tests {
         let receivers = ["127.0.0.1:0"; 3].map(receiver);
         let sent = mixed(&receivers);
         sockets[0].1.cannot_segment();
-        assert_eq!(outbox.send(&mut sockets, &queue(&sent)), 0);
+        assert_eq!(outbox.send(&mut sockets, &mut [], &queue(&sent)), 0);
         expect(&receivers, &sent);
     }
 
@@ -277,7 +283,7 @@ mod tests {
         let sent: Vec<_> = (0..40_u8)
             .flat_map(|nth| receivers.iter().map(move |(_, to)| (*to, vec![nth; if nth < 9 { 1_200 } else { 500 }])))
             .collect();
-        assert_eq!(outbox.send(&mut sockets, &queue(&sent)), 0);
+        assert_eq!(outbox.send(&mut sockets, &mut [], &queue(&sent)), 0);
         expect(&receivers, &sent);
         assert!(sockets[0].1.segment_max() > 0, "one way says nothing about others");
         let out = queue(&sent[..4]);
@@ -305,7 +311,7 @@ mod tests {
         for at in [0, 1, 2, 50, sent.len() - 3] {
             sent.insert(at, (nowhere, vec![1; 448]));
         }
-        assert_eq!(outbox.send(&mut sockets, &queue(&sent)), 5);
+        assert_eq!(outbox.send(&mut sockets, &mut [], &queue(&sent)), 5);
         expect(&receivers, &sent);
     }
 
@@ -317,7 +323,7 @@ mod tests {
         for listener in [2, 3, 4, 3] {
             assert!(out.push(Flow::datagrams(listener, receivers[0].1), &[listener]));
         }
-        assert_eq!(outbox.send(&mut sockets, &out), 0);
+        assert_eq!(outbox.send(&mut sockets, &mut [], &out), 0);
         expect(&receivers, &[(receivers[0].1, vec![3]), (receivers[0].1, vec![3])]);
     }
 

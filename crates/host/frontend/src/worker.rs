@@ -2,6 +2,7 @@
 
 use std::{
     io,
+    os::fd::AsFd as _,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -16,11 +17,13 @@ use nix::{
     time::{ClockId, clock_gettime},
 };
 use sluicegate_bounded::Gauge;
+use sluicegate_datapath::UdpQueue;
 use sluicegate_wire::{Instant, Pace};
 use tokio::sync::mpsc::{Sender, error::TrySendError};
 
 use crate::{
     clock::Clock,
+    frames::FrameCounts,
     inbox::{ShardInbox, ShardSender},
     outbox::Outbox,
     published::Published,
@@ -34,7 +37,7 @@ use sluicegate_proxy::{AgentKeys, ConnectionId, Event, Flow, Input, Now, Shard};
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 /// Batches read from one socket before answers are sent and other work is done.
 const BATCHES_PER_TURN: usize = 4;
-/// What a thread is woken by, besides datagrams at a socket, which has its place among them.
+/// What a thread is woken by, besides datagrams at a socket or a queue, which has its place among them.
 const INPUTS: u64 = u64::MAX;
 const CONNECTIONS: u64 = u64::MAX - 1;
 /// Things that are ready looked at in one turn; the others come next.
@@ -53,6 +56,10 @@ pub(crate) struct Worker {
     pub(crate) number: u8,
     /// UDP sockets, by listener number.
     pub(crate) sockets: Vec<(u8, Udp)>,
+    /// By which datagrams come as frames, if they do.
+    pub(crate) queues: Vec<UdpQueue>,
+    /// What is counted of those.
+    pub(crate) frames: FrameCounts,
     /// Its connections, if it listens for any.
     pub(crate) streams: Option<Streams>,
     pub(crate) inbox: ShardInbox,
@@ -112,8 +119,9 @@ impl Worker {
     fn poller(&self) -> io::Result<Epoll> {
         let poller = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         let readable = |data| EpollEvent::new(EpollFlags::EPOLLIN, data);
-        for ((_, udp), place) in self.sockets.iter().zip(0..) {
-            poller.add(udp, readable(place))?;
+        let sockets = self.sockets.iter().map(|(_, udp)| udp.as_fd());
+        for (source, place) in sockets.chain(self.queues.iter().map(UdpQueue::as_fd)).zip(0..) {
+            poller.add(source, readable(place))?;
         }
         poller.add(&self.inbox, readable(INPUTS))?;
         if let Some(streams) = &self.streams {
@@ -132,7 +140,7 @@ impl Worker {
         let mut has_more = false;
         let mut woken = self.clock.now();
         while !self.stop.load(Ordering::Relaxed) {
-            // So long nobody looked at streams, at most.
+            // So long nobody looked at streams and queues, at most.
             let unread = self.clock.now().since(woken);
             let ready = self.wait(poller, &mut events, stalled.is_some() || has_more);
             woken = self.clock.now();
@@ -146,7 +154,7 @@ impl Worker {
                 self.shard.on_input(now, input);
             }
             for place in ready.iter().filter_map(|event| usize::try_from(event.data()).ok()) {
-                self.receive(place, &mut memory);
+                self.receive(place, &mut memory, unread);
             }
             self.take_streams(is_ready(CONNECTIONS).then_some(unread));
             let now = self.now();
@@ -211,8 +219,10 @@ impl Worker {
         events.get(..count).unwrap_or_default()
     }
 
-    fn receive(&mut self, place: usize, memory: &mut Inbox) {
-        let Some((listener, socket)) = self.sockets.get(place) else { return };
+    fn receive(&mut self, place: usize, memory: &mut Inbox, unread: Duration) {
+        let Some((listener, socket)) = self.sockets.get(place) else {
+            return self.receive_frames(place - self.sockets.len(), unread);
+        };
         for _ in 0..BATCHES_PER_TURN {
             let now = self.now();
             let mut lap = Lap::start(&self.clock, &self.shard);
@@ -231,6 +241,25 @@ impl Worker {
                     }
                     return;
                 }
+            }
+        }
+    }
+
+    /// As [`Self::receive`], from a queue. Where its driver does not tell how long frames have waited, it is as long as nobody
+    /// looked.
+    fn receive_frames(&mut self, queue: usize, unread: Duration) {
+        let Some(queue) = self.queues.get_mut(queue) else { return };
+        for _ in 0..BATCHES_PER_TURN {
+            let now = Now { instant: self.clock.now(), unix: self.clock.unix() };
+            let shard = &mut self.shard;
+            let mut lap = Lap::start(&self.clock, shard);
+            let received = queue.receive(|listener, peer, waited, bytes| {
+                shard.wait_in_frame(waited.unwrap_or(unread));
+                shard.on_datagram(now, Flow::datagrams(listener, peer), bytes);
+                lap.end(shard);
+            });
+            if received < BATCH {
+                return;
             }
         }
     }
@@ -272,7 +301,7 @@ impl Worker {
         let now = self.clock.now();
         let out = self.shard.transmits();
         if !out.is_empty() {
-            let dropped = outbox.send(&mut self.sockets, out);
+            let dropped = outbox.send(&mut self.sockets, &mut self.queues, out);
             if let Some(streams) = &mut self.streams {
                 for (flow, message) in out.iter() {
                     if streams.has(flow.listener) {
@@ -286,7 +315,12 @@ impl Worker {
         if let Some(streams) = &mut self.streams {
             streams.flush(now);
         }
-        self.tell_ended()
+        // Each of them: peers that sent something in this turn are forgotten.
+        let mut has_frames = false;
+        for queue in &mut self.queues {
+            has_frames |= queue.flush();
+        }
+        self.tell_ended() || has_frames
     }
 
     /// Hands events on for as long as there is room; the others stay in the shard's own bounded queue.
@@ -307,7 +341,10 @@ impl Worker {
         }
     }
 
-    fn publish(&self) {
+    fn publish(&mut self) {
+        if !self.queues.is_empty() {
+            self.frames.publish(&mut self.queues);
+        }
         let mut gauges = self.gauges.lock().unwrap_or_else(PoisonError::into_inner);
         gauges.clear();
         gauges.extend(self.shard.gauges(self.clock.now()));

@@ -172,6 +172,7 @@ pub(super) fn check(source: &Source, file: File, role: Option<Role>) -> (Vec<Fin
     host::check(&mut report, &file.node.state, gate.as_ref(), role);
     if let Some(frontend) = &frontend {
         ways::check_listen(&mut report, &frontend.listen);
+        host::check_frames(&mut report, frontend, gate.as_ref());
     }
     if let Some(gate) = &gate {
         ways::check(&mut report, gate, &services_behind(&file, gate));
@@ -386,6 +387,7 @@ fn frontend_plan(
     }
     config.digest.clone_from(&frontend.digest);
     config.shards = frontend.shards.unwrap_or(0);
+    config.datapath = frontend.datapath;
     config.gates.clone_from(&frontend.gates);
     for (index, gate) in frontend.gates.iter().enumerate() {
         let unknown = |name: &&String| !file.services.iter().any(|service| service.name == **name);

@@ -12,7 +12,7 @@ use serde::{
     de::{MapAccess, Visitor, value::MapAccessDeserializer},
 };
 use sluicegate_api::{Enforcement, Role as Place};
-use sluicegate_frontend::{Connections, GateSite, OverloadControl, TlsFiles};
+use sluicegate_frontend::{Connections, Datapath, GateSite, OverloadControl, TlsFiles};
 use sluicegate_gate::{Algorithm, Backend, Carriage, EdgePolicy, Merge, Renew, ServerConfig};
 use sluicegate_policy::{Bytes, PortRange, Rate, Rule, Service, SipPeer};
 use sluicegate_proxy::{DigestName, Phones, Tables};
@@ -81,6 +81,9 @@ pub(crate) struct Frontend {
     pub(crate) feed: Option<SocketAddr>,
     /// SIP threads; one per core unless given.
     pub(crate) shards: Option<usize>,
+    /// How datagrams come and go.
+    #[serde(default)]
+    pub(crate) datapath: Datapath,
     /// Where keys of agents come from, if the key holder is on another host.
     pub(crate) keys: Option<Keys>,
     /// What is known of gates beforehand.

@@ -3,6 +3,7 @@
 use std::{net::IpAddr, os::unix::fs::PermissionsExt, path::Path};
 
 use sluicegate_datapath::Interface;
+use sluicegate_frontend::Datapath;
 use sluicegate_gate::Backend;
 
 use super::check::{Report, Role};
@@ -59,6 +60,40 @@ pub(super) fn check(report: &mut Report<'_>, state: &Path, gate: Option<&sluiceg
     if !keeps_ssh && (std::env::var_os("SSH_CONNECTION").is_some() || listens_on_ssh()) {
         let hint = "add \"tcp/22\" to local";
         report.warn(&["gate", "local"], "this host serves SSH, and the gate would cut it off", hint);
+    }
+}
+
+/// Whether the frontend's datagrams can come as frames, past `gate` if it is in the same node.
+pub(super) fn check_frames(
+    report: &mut Report<'_>,
+    frontend: &sluicegate_frontend::Config,
+    gate: Option<&sluicegate_gate::Config>,
+) {
+    if frontend.datapath != Datapath::Xdp {
+        return;
+    }
+    let path = ["frontend", "datapath"];
+    if !nix::unistd::geteuid().is_root() {
+        report.error(&path, "datapath \"xdp\" needs root", "run as root, or set datapath = \"socket\"");
+    }
+    for listen in frontend.listen.iter().filter(|listen| listen.comes_as_frames()) {
+        let interface = Interface::with_address(listen.address.ip()).ok().flatten();
+        let Some(interface) = interface.filter(|interface| interface.name != "lo") else {
+            let what = format!("no interface by which packets come has the address of {listen}");
+            report.error(&path, what, "give it to one, or set datapath = \"socket\"");
+            continue;
+        };
+        if gate.is_some_and(|gate| [&gate.outside, &gate.inside].contains(&&interface.name)) {
+            let what = format!("{listen} is at {}, whose packets the gate has", interface.name);
+            let hint = "set datapath = \"socket\", or listen at an address of an interface that is not the gate's";
+            report.error(&path, what, hint);
+        } else if interface.is_virtual() {
+            let what = format!(
+                "\"xdp\" does not see VLAN tags that senders on this machine leave beside frames to {}",
+                interface.name
+            );
+            report.warn(&path, what, "switch txvlan off at the other end, or set datapath = \"socket\"");
+        }
     }
 }
 

@@ -192,7 +192,7 @@ mod tests {
             skew_s: None,
             opened: 0,
             refused: 0,
-            refusals: std::collections::BTreeMap::new(),
+            refusals: BTreeMap::new(),
             connects: 0,
             last_error: error.map(str::to_owned),
         }
@@ -218,6 +218,7 @@ mod tests {
             requests: BTreeMap::new(),
             events: BTreeMap::new(),
             connections: BTreeMap::new(),
+            frames: BTreeMap::new(),
             tables: Vec::new(),
             alarms: Vec::new(),
         }

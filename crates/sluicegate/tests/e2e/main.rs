@@ -22,6 +22,7 @@ mod daily_host;
 mod daily_operations;
 mod daily_roaming;
 mod fallback;
+mod frames;
 mod hosts;
 mod lifetime;
 mod macs;

@@ -130,6 +130,11 @@ impl Shard {
         self.shedding.wait(Some(waited), 1);
     }
 
+    /// The datagram that is handed over next has waited so long in a frame: beside the sockets, where others may wait for less.
+    pub fn wait_in_frame(&mut self, waited: Duration) {
+        self.shedding.wait(Some(waited), 2);
+    }
+
     /// What was handed over last took its thread so long, with what it took to receive it.
     pub fn spend(&mut self, took: Duration) {
         self.shedding.spend(took);

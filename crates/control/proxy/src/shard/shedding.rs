@@ -106,9 +106,9 @@ pub(super) struct Shedding {
     draws: u64,
     /// Calls opened at the last measurement.
     opened: u64,
-    /// How long what is handled now has waited, and the shortest of datagrams and of streams since the last measurement.
+    /// How long what is handled now has waited, and the shortest of datagrams, of streams and of frames since the last measurement.
     waited: Duration,
-    shortest: [Option<Duration>; 2],
+    shortest: [Option<Duration>; 3],
     /// Whether what is handled now begins something; time spent since the last measurement on what does, and on all.
     begins: bool,
     spent: (Duration, Duration),
@@ -138,7 +138,7 @@ impl Shedding {
             draws: 0,
             opened: 0,
             waited: Duration::ZERO,
-            shortest: [None; 2],
+            shortest: [None; 3],
             begins: false,
             spent: (Duration::ZERO, Duration::ZERO),
             age_max: None,

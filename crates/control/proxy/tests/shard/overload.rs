@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sluicegate_bounded::Gauge;
 use sluicegate_overload::{Durations, Engineered, Load, Refusing};
-use sluicegate_proxy::{Count, Kind, Outcome, Overload, Tables, load};
+use sluicegate_proxy::{Count, Kind, Outcome, Overload, Shard, Tables, load};
 use sluicegate_sip::message::{HeaderName, Message};
 
 use crate::site::{AUDIO, Caller, PBX, PHONE, Site, header, phone, relayed, reply, set_up, status};
@@ -212,20 +212,22 @@ fn while_gates_are_slow_to_open_less_is_let_in_and_while_they_are_dead_it_is_not
 }
 
 #[test]
-fn what_waits_in_streams_is_refused_although_datagrams_do_not_wait() {
-    let mut site = Site::adaptive(64);
-    let mut refused = 0;
-    for _ in 0..30 {
-        for _ in 0..50 {
-            site.shards[0].wait(Some(Duration::from_millis(1)));
-            refused +=
-                u32::from(status(&site.send("192.0.2.66:5060", invite("mallory", "192.0.2.66:5060"))[0].1) == 500);
-            site.shards[0].wait_over_stream(Duration::from_millis(80));
+fn what_waits_in_streams_or_frames_is_refused_although_other_datagrams_do_not_wait() {
+    for wait in [Shard::wait_over_stream, Shard::wait_in_frame] {
+        let mut site = Site::adaptive(64);
+        let mut refused = 0;
+        for _ in 0..30 {
+            for _ in 0..50 {
+                site.shards[0].wait(Some(Duration::from_millis(1)));
+                refused +=
+                    u32::from(status(&site.send("192.0.2.66:5060", invite("mallory", "192.0.2.66:5060"))[0].1) == 500);
+                wait(&mut site.shards[0], Duration::from_millis(80));
+            }
+            site.pass(Duration::from_millis(100));
+            site.measure(0.5);
         }
-        site.pass(Duration::from_millis(100));
-        site.measure(0.5);
+        assert!(refused > 500, "{refused} of 1500");
     }
-    assert!(refused > 500, "{refused} of 1500");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, thread, time::Duration};
 use super::{Median, Options, RUNS, Row, Run, Summary, busy_before, no_row};
 use crate::{
     family,
-    sipload::{Does, Load, REFUSE, Rig, Scheme, Trial, Wanted, capacity},
+    sipload::{Does, FrontendDatapath, Load, REFUSE, Rig, Scheme, Trial, Wanted, capacity},
 };
 use sluicegate_site::{LabError, binary::Binary};
 use sluicegate_traffic::{
@@ -183,7 +183,16 @@ impl Bench<'_> {
 
     fn wanted(&self, scheme: Scheme, does: Does) -> Wanted {
         let cpus = self.rig.cpus[0].clone();
-        Wanted { scheme, does, over: Over::Udp, overload: "off", grants: false, workers: 1, cpus }
+        Wanted {
+            scheme,
+            does,
+            over: Over::Udp,
+            overload: "off",
+            datapath: FrontendDatapath::Socket,
+            grants: false,
+            workers: 1,
+            cpus,
+        }
     }
 
     fn constant(&self, per_s: u32) -> Load {

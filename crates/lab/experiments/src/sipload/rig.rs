@@ -278,6 +278,7 @@ fn plan(has_gate: bool) -> Result<Plan, LabError> {
     let wires = [
         ("server:left 198.18.1.1/24 203.0.113.1/32", "callers:eth0 198.18.1.2/24"),
         ("server:right 10.4.0.1/24", "callees:eth0 10.4.0.2/24"),
+        ("server:spare 198.18.3.1/24", "callers:spare 198.18.3.2/24"),
         past,
     ];
     Plan::of(hosts, &wires)

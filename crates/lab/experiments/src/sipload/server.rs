@@ -2,6 +2,7 @@
 
 use std::{fs, net::SocketAddr, thread, time::Duration};
 
+use clap::ValueEnum;
 use sluicegate_site::{
     During as _, Lab, LabError, Node, NodeFile, Process,
     binary::{Binary, text},
@@ -66,6 +67,16 @@ pub(crate) enum Does {
     Drops,
 }
 
+/// How datagrams come to a front end of ours and go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum FrontendDatapath {
+    /// Through sockets.
+    #[default]
+    Socket,
+    /// As frames.
+    Xdp,
+}
+
 /// Overload control that refuses nearly all.
 pub(crate) const REFUSE: &str = "refuse";
 
@@ -77,6 +88,8 @@ pub(crate) struct Wanted {
     pub(crate) over: Over,
     /// `mode` of ours: `off`, `adaptive`, or [`REFUSE`].
     pub(crate) overload: &'static str,
+    /// `datapath` of ours.
+    pub(crate) datapath: FrontendDatapath,
     /// Whether a gate opens the media of each call of ours.
     pub(crate) grants: bool,
     /// SIP threads of ours, workers of Kamailio.
@@ -190,8 +203,14 @@ fn ours(
     let (verb, file) = if wanted.grants {
         ("frontend", file.with(&format!("[frontend]\nfeed = \"{FEED}\"\n")))
     } else {
+        // The gate has the packets of its interfaces. It needs an outside one, by which nothing comes here.
+        let (outside, datapath) = match wanted.datapath {
+            FrontendDatapath::Socket => ("left", "socket"),
+            FrontendDatapath::Xdp => ("spare", "xdp"),
+        };
+        let file = file.with(&format!("[frontend]\ndatapath = \"{datapath}\"\n"));
         let more = format!("address = \"{SERVER}\"\nlocal = [\"udp/5060\", \"tcp/5060\", \"tcp/{TLS_PORT}\"]\n");
-        ("up", file.gate(("left", "right"), "auto", &more))
+        ("up", file.gate((outside, "right"), "auto", &more))
     };
     let is_new = !file.state(&binary.directory).exists();
     let node = Node::start(binary, lab, "server", verb, &file)?;

@@ -11,7 +11,7 @@ use super::{
     judge::{Point, judge, note_capacity},
     picture,
     rig::{Load, Rig, Trial},
-    server::{Does, Scheme, Wanted},
+    server::{Does, FrontendDatapath, Scheme, Wanted},
 };
 use crate::report::rows::Report;
 
@@ -39,6 +39,9 @@ pub struct SweepOptions {
     /// What callers speak: udp, tcp or tls. Over the last two each call has a connection of its own.
     #[arg(long, value_name = "TRANSPORT", default_value = "udp")]
     pub transport: Over,
+    /// How datagrams come to our front end and go: through sockets, or past the kernel's network stack as frames.
+    #[arg(long, value_enum, default_value_t)]
+    pub datapath: FrontendDatapath,
     /// Kamailio asks for the password of each call too, as ours always does.
     #[arg(long)]
     pub digest: bool,
@@ -134,6 +137,7 @@ fn wanted(options: &SweepOptions, rig: &Rig, scheme: Scheme) -> Wanted {
         does: if options.digest { Does::AsksFirst } else { Does::Relays },
         over: options.transport,
         overload: if options.mutant == Mutant::Off { "off" } else { "adaptive" },
+        datapath: options.datapath,
         grants: false,
         workers: 1,
         cpus: rig.cpus[0].clone(),

@@ -44,7 +44,7 @@ fn gate() -> (Node<Hops>, Vec<SocketAddrV4>) {
         gate_address,
         flows_max: 1_024,
         flows_v6_max: 64,
-        pinholes_max: 128,
+        pinholes_max: 256,
         ..Default::default()
     };
     let service = Service { id: 0, mode: ServiceMode::Nat, address: TARGET, outbound_all: false, open: false };

@@ -63,6 +63,12 @@ struct Held {
     at: Instant,
 }
 
+impl Held {
+    fn is_recent(&self, now: Instant) -> bool {
+        now.since(self.at) < HELD_FOR
+    }
+}
+
 #[derive(Debug)]
 struct Lifted {
     source: IpNet,
@@ -128,7 +134,7 @@ impl Limits {
     pub fn status(&self, now: Instant, unix: u64) -> Vec<LimitStatus> {
         let lists = self.lock();
         let held = |kind, held: &[Held]| -> Vec<LimitStatus> {
-            let recent = held.iter().filter(|held| now.since(held.at) < HELD_FOR);
+            let recent = held.iter().filter(|held| held.is_recent(now));
             let mut all: Vec<_> = recent
                 .map(|held| LimitStatus {
                     kind,
@@ -156,12 +162,13 @@ impl Limits {
         [held(LimitKind::Load, &lists.load), held(LimitKind::Passwords, &lists.passwords), lifted].concat()
     }
 
-    /// The fill of each list.
+    /// The fill of each list, of what is in force.
     #[must_use]
-    pub fn gauges(&self) -> [Gauge; 2] {
+    pub fn gauges(&self, now: Instant) -> [Gauge; 2] {
         let lists = self.lock();
-        let held = lists.load.len() + lists.passwords.len();
-        [Gauge::of("limits_held", held, 2 * HELD_MAX), Gauge::of("limits_lifted", lists.lifted.len(), Self::LIFTED_MAX)]
+        let held = lists.load.iter().chain(&lists.passwords).filter(|held| held.is_recent(now)).count();
+        let lifted = lists.lifted.iter().filter(|lifted| now < lifted.until).count();
+        [Gauge::of("limits_held", held, 2 * HELD_MAX), Gauge::of("limits_lifted", lifted, Self::LIFTED_MAX)]
     }
 }
 
@@ -215,7 +222,8 @@ mod tests {
         let first = &status[0];
         assert_eq!((first.kind, first.source.to_string().as_str()), (LimitKind::Load, "203.0.113.7/32"));
         assert!(first.refused >= 10_000 && first.refused_at == Some(1_000), "{first:?}");
-        assert_eq!(limits.gauges()[0], Gauge::of("limits_held", 2 * HELD_MAX, 2 * HELD_MAX));
+        assert_eq!(limits.gauges(NOW)[0], Gauge::of("limits_held", 2 * HELD_MAX, 2 * HELD_MAX));
+        assert_eq!(limits.gauges(NOW + HELD_FOR)[0].used, 0);
         assert!(limits.status(NOW + HELD_FOR, 1_060).is_empty(), "it is over when it is over");
     }
 
@@ -243,7 +251,7 @@ mod tests {
         let lift = |nth: usize, at| limits.lift(at, IpNet::from(peer(nth).ip()), Duration::from_secs(10), "");
         assert!((0..Limits::LIFTED_MAX).all(|nth| lift(nth, NOW) == Ok(true)));
         assert_eq!(lift(100, NOW), Err(LimitsFull));
-        assert_eq!(limits.gauges()[1], Gauge::of("limits_lifted", Limits::LIFTED_MAX, Limits::LIFTED_MAX));
+        assert_eq!(limits.gauges(NOW)[1], Gauge::of("limits_lifted", Limits::LIFTED_MAX, Limits::LIFTED_MAX));
         assert_eq!(lift(0, NOW), Ok(true), "one that is known is changed");
         assert_eq!(lift(100, NOW + Duration::from_secs(10)), Ok(true));
     }

@@ -465,7 +465,7 @@ impl Control {
             inner.contacts.locations.gauge(),
             Gauge::of("gates", connected, crate::config::GATES_MAX),
         ]);
-        all.extend(inner.limits.gauges());
+        all.extend(inner.limits.gauges(inner.clock.now()));
         all.extend(inner.policy.load().gauges());
         all.extend(inner.places.gauges());
         tables::summed(all)

@@ -15,7 +15,7 @@ pub(crate) const REALM: &str = "lab.example";
 pub(crate) const FRONTENDS: [Ipv4Addr; 2] = [FRONTEND, Ipv4Addr::new(203, 0, 113, 194)];
 pub(crate) const FRONTEND: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 130);
 const FEED_PORT: u16 = 7_443;
-/// More than the front ends have to say to an exchange while a crowd calls it: some 2 KB a call.
+/// More than the front ends have to say to an exchange while a crowd calls it.
 const RELAY_RATE: &str = "100Mbit";
 const TLS_PORT: u16 = 5_061;
 /// Addresses of which the attackers own every one, and addresses of others whom they make out to be.

@@ -3,14 +3,14 @@ use core::time::Duration;
 use sluicegate_bounded::Gauge;
 use sluicegate_wire::Instant;
 
-use crate::{Thresholds, Used, Verdict, chance, members::Members, sources::Sources};
+use crate::{Thresholds, Used, Verdict, chance, door::Door, members::Members, sources::Sources};
 
 /// Most and least by which what a source may have is changed in an interval.
 const STEPS: (f64, f64) = (0.5, 2.0);
 /// How many times its level a source may have by its luck: twice, since what was counted before counts for half.
 const LUCKY_MAX: f64 = 4.0;
-/// Least that each of a source may have of an interval: one request in a thousand.
-const LEVEL_MIN: f64 = 1e-3;
+/// How much more connections are taken in the next interval once they do not wait any more.
+const MORE_CONNECTIONS: f64 = 1.1;
 /// How much less a source may send in the next interval while all wait for too long, and how much more once nobody does.
 const PACES: (f64, f64) = (0.5, 1.25);
 /// A source where nobody signed in may send this part of what others may.
@@ -31,6 +31,17 @@ pub struct Aims {
     pub memory: Thresholds,
 }
 
+/// How a request came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Came {
+    /// From where it says, which was proved.
+    Shown,
+    /// Through a [sieve](Adaptive::sieves).
+    Sieved,
+    /// Otherwise.
+    Past,
+}
+
 /// Overload control by what the server is measured to do, not by what it was engineered for.
 ///
 /// R-SOCA refuses with a probability that grows with the resources used, so that it settles below what the server can do, and
@@ -41,15 +52,14 @@ pub struct Aims {
 #[derive(Debug)]
 pub struct Adaptive {
     aims: Aims,
-    /// What each source sent, and what of it was let in.
-    sources: Sources,
+    /// Requests, by what each source sent; and what of it was let in.
+    requests: Door,
     passed: Sources,
+    connections: Door,
     members: Members,
     /// Datagrams of each source, and how many each of its members may send in an interval; all while datagrams are read in time.
     datagrams: Sources,
     pace: Option<f64>,
-    /// Requests that each source, or each of its members, may have in an interval; none while the server is not overloaded.
-    level: Option<f64>,
     /// Probability by which memory alone has everybody refused.
     memory: f64,
     /// How long requests waited in the interval before.
@@ -65,12 +75,12 @@ impl Adaptive {
     pub fn new(aims: Aims, now: Instant) -> Self {
         Self {
             aims,
-            sources: Sources::new(),
+            requests: Door::new(),
             passed: Sources::new(),
+            connections: Door::new(),
             members: Members::new(),
             datagrams: Sources::new(),
             pace: None,
-            level: None,
             memory: 0.0,
             sojourn: Duration::ZERO,
             others: (Duration::ZERO, Duration::ZERO),
@@ -84,27 +94,49 @@ impl Adaptive {
     #[must_use]
     pub fn hears(&mut self, draw: impl FnOnce() -> u64, source: u64) -> bool {
         let members = self.members.of(source);
-        let sent = self.datagrams.count(source, if members == 0 { STRANGER } else { members.into() });
+        let sent = self.datagrams.count(source, if members == 0 { STRANGER } else { members.into() }, 1.0);
         self.pace.is_none_or(|pace| chance(draw()) < pace / sent)
     }
 
     /// A request that begins something arrives. `draw` is a keyed hash of its Call-ID: what comes again, here or at a replica,
     /// is judged alike. `source` is one of whom it is from; what is shown to come from there does not compete with what anybody
-    /// may have sent in its name.
-    pub fn arrive(&mut self, draw: u64, source: u64, is_shown: bool) -> Verdict {
+    /// may have sent in its name, and came past the [sieve](Self::sieves) too.
+    pub fn arrive(&mut self, draw: u64, source: u64, came: Came) -> Verdict {
         let members = f64::from(self.members.of(source).max(1));
-        let source = if is_shown { !source } else { source };
-        let sent = self.sources.count(source, members);
-        let share = self.level.map_or(1.0, |level| (level / sent).min(1.0)) * (1.0 - self.memory);
+        let source = if came == Came::Shown { !source } else { source };
+        let share = self.requests.share(source, members, came == Came::Sieved) * (1.0 - self.memory);
         if chance(draw) >= share {
             return rejection(draw, share);
         }
         // Who has found a Call-ID that passes, and keeps to it, gains nothing.
-        let passed = self.passed.count(source, members);
-        if self.level.is_some_and(|level| passed > LUCKY_MAX * level.max(1.0 / members)) {
+        let passed = self.passed.count(source, members, 1.0);
+        if self.requests.level().is_some_and(|level| passed > LUCKY_MAX * level.max(1.0 / members)) {
             return rejection(draw, share);
         }
         Verdict::Pass
+    }
+
+    /// A connection arrives, of which nothing is known but its source, perhaps through the [sieve](Self::sieves): whether to take it. To take one costs far more than a datagram, so there are as many as wait for a moment, and the others
+    /// are refused. `draw` is a random number.
+    #[must_use]
+    pub fn connects(&mut self, draw: u64, source: u64, is_sieved: bool) -> bool {
+        let members = f64::from(self.members.of(source).max(1));
+        let share = self.connections.share(source, members, is_sieved) * (1.0 - self.memory);
+        chance(draw) < share
+    }
+
+    /// Whether connections are refused, so that those that are taken need not be judged again by what they bring first.
+    #[must_use]
+    pub const fn is_choosing_connections(&self) -> bool {
+        self.connections.level().is_some()
+    }
+
+    /// With which probability a sieve in front is to let requests and connections through, by the cells of their sources (two
+    /// rows of 4,096; a source's column in row r is its bits from 16 r on, and the greater probability counts), in 2^32nds. Nothing
+    /// where it is to let all through.
+    #[must_use]
+    pub fn sieves(&self) -> [Option<&[u32]>; 2] {
+        [self.requests.sieve(), self.connections.sieve()]
     }
 
     /// A user, which is a keyed hash of its name, has proved itself from a source.
@@ -148,18 +180,16 @@ impl Adaptive {
         let waiting_for_others = if others < others_before { 1.0 } else { self.waiting(others) };
         self.sojourn = used.sojourn;
         let step = ((self.aims.busy / cpu).min(most) * waiting.min(waiting_for_others)).max(STEPS.0);
-        let heaviest = self.sources.heaviest();
-        self.level = match self.level {
-            None if step < 1.0 => Some(heaviest * step),
-            None => None,
-            // Nobody sends as much as all may.
-            Some(level) if level * step >= heaviest => None,
-            Some(level) => Some((level * step).max(LEVEL_MIN)),
-        };
+        self.requests.step(step);
+        self.connections.step(match self.waiting(used.queued) {
+            waits if waits < 1.0 => waits,
+            _ => MORE_CONNECTIONS,
+        });
         self.pace = self.next_pace(used.sojourn);
-        for counted in [&mut self.sources, &mut self.passed, &mut self.datagrams] {
-            counted.fade();
-        }
+        self.passed.fade();
+        self.datagrams.fade();
+        self.requests.fade(&self.members);
+        self.connections.fade(&self.members);
     }
 
     fn next_pace(&self, sojourn: Duration) -> Option<f64> {
@@ -184,7 +214,7 @@ impl Adaptive {
     /// for half; none while all are let in.
     #[must_use]
     pub const fn level(&self) -> Option<f64> {
-        self.level
+        self.requests.level()
     }
 
     /// Datagrams of each source, or of each of its members, that are heard in an interval, about; none while all are.
@@ -208,7 +238,8 @@ impl Adaptive {
     /// Whether anybody is refused at the moment.
     #[must_use]
     pub fn is_overloaded(&self) -> bool {
-        self.level.is_some() || self.memory > 0.0 || self.pace.is_some()
+        let is_choosing = self.level().is_some() || self.is_choosing_connections();
+        is_choosing || self.memory > 0.0 || self.pace.is_some()
     }
 }
 
@@ -253,7 +284,7 @@ mod tests {
             for (place, rate) in rates.iter().enumerate() {
                 for _ in 0..rate / 10 {
                     random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                    if server.arrive(random, hash(place as u64), false) == Verdict::Pass {
+                    if server.arrive(random, hash(place as u64), Came::Past) == Verdict::Pass {
                         work += 1.0 / served;
                         passed[place] += u64::from(tick > 50);
                     } else {
@@ -263,7 +294,7 @@ mod tests {
             }
             let busy = (waits + work).min(0.1);
             waits = (waits + work - busy).min(0.1);
-            let used = Used { cpu: busy / 0.1, begun: 1.0, memory: 0, sojourn: Duration::from_secs_f64(waits) };
+            let used = Used { cpu: busy / 0.1, begun: 1.0, memory: 0, sojourn: Duration::from_secs_f64(waits), queued: Duration::ZERO };
             server.measure(Instant::from_millis(tick * 100), used);
         }
         passed.into_iter().map(|passed| passed as f64 / 5.0).collect()
@@ -324,7 +355,7 @@ mod tests {
             heard += u32::from(honest && tick > 20);
             waits = (waits + work - 0.1).clamp(0.0, 0.4);
             slow += u32::from(waits > 0.1 && tick > 20);
-            let used = Used { cpu: 1.0, begun: 1.0, memory: 0, sojourn: Duration::from_secs_f64(waits) };
+            let used = Used { cpu: 1.0, begun: 1.0, memory: 0, sojourn: Duration::from_secs_f64(waits), queued: Duration::ZERO };
             server.measure(Instant::from_millis(tick * 100), used);
         }
         assert!(
@@ -332,7 +363,7 @@ mod tests {
             "one that sends ten a second was heard {heard} times of 80; {slow} intervals too slow"
         );
         for tick in 101..=140 {
-            let used = Used { cpu: 0.1, begun: 1.0, memory: 0, sojourn: Duration::ZERO };
+            let used = Used { cpu: 0.1, begun: 1.0, memory: 0, sojourn: Duration::ZERO, queued: Duration::ZERO };
             server.measure(Instant::from_millis(tick * 100), used);
         }
         assert!((0..1_000).all(|_| server.hears(&mut draw, hash(1))), "it is over when it is over");
@@ -345,18 +376,18 @@ mod tests {
         for tick in 1..=100 {
             let mut work = 0;
             for _ in 0..2_000 {
-                if server.arrive(0, 7, false) == Verdict::Pass {
+                if server.arrive(0, 7, Came::Past) == Verdict::Pass {
                     work += 1;
                 }
             }
             for source in 100..150 {
-                work += u32::from(server.arrive(1 << 62, source, false) == Verdict::Pass);
+                work += u32::from(server.arrive(1 << 62, source, Came::Past) == Verdict::Pass);
             }
             // A hundred in an interval are what it can do.
-            let used = Used { cpu: (f64::from(work) / 100.0).min(1.0), begun: 1.0, memory: 0, sojourn: Duration::ZERO };
+            let used = Used { cpu: (f64::from(work) / 100.0).min(1.0), begun: 1.0, memory: 0, sojourn: Duration::ZERO, queued: Duration::ZERO };
             server.measure(Instant::from_millis(tick * 100), used);
             if tick > 50 {
-                passed += (100..150).filter(|source| server.arrive(1 << 62, *source, false) == Verdict::Pass).count();
+                passed += (100..150).filter(|source| server.arrive(1 << 62, *source, Came::Past) == Verdict::Pass).count();
             }
         }
         assert_eq!(passed, 50 * 50, "who sends once is let in, whatever another does");
@@ -373,9 +404,9 @@ mod tests {
             let mut server = Adaptive::new(AIMS, Instant::ZERO);
             for interval in 1..=20 {
                 for draw in 0..100 {
-                    let _ = server.arrive(draw << 57, 7, false);
+                    let _ = server.arrive(draw << 57, 7, Came::Past);
                 }
-                let used = Used { cpu: 1.0, begun, memory: 0, sojourn: Duration::from_millis(60) };
+                let used = Used { cpu: 1.0, begun, memory: 0, sojourn: Duration::from_millis(60), queued: Duration::ZERO };
                 server.measure(Instant::from_millis(interval * 100), used);
             }
             assert_eq!(server.is_overloaded(), is_refused, "{begun}");
@@ -390,19 +421,19 @@ mod tests {
             at += 100;
             server.measure(
                 Instant::from_millis(at),
-                Used { cpu, begun: 1.0, memory: 0, sojourn: Duration::from_millis(millis) },
+                Used { cpu, begun: 1.0, memory: 0, sojourn: Duration::from_millis(millis), queued: Duration::ZERO },
             );
         };
         for _ in 0..50 {
             for draw in 0..1_000 {
-                let _ = server.arrive(draw << 54, 7, false);
+                let _ = server.arrive(draw << 54, 7, Came::Past);
             }
             measure(&mut server, 1.0, 200);
         }
         assert!(server.is_overloaded());
         let mut intervals = 0;
         while server.is_overloaded() {
-            let _ = server.arrive(0, 7, false);
+            let _ = server.arrive(0, 7, Came::Past);
             measure(&mut server, 0.1, 0);
             intervals += 1;
         }
@@ -414,12 +445,12 @@ mod tests {
         let mut server = Adaptive::new(AIMS, Instant::ZERO);
         for interval in 1..=20 {
             for draw in 0..100 {
-                let _ = server.arrive(draw << 57, 7, false);
+                let _ = server.arrive(draw << 57, 7, Came::Past);
             }
-            let used = Used { cpu: 0.2, begun: 1.0, memory: 0, sojourn: Duration::from_millis(60) };
+            let used = Used { cpu: 0.2, begun: 1.0, memory: 0, sojourn: Duration::from_millis(60), queued: Duration::ZERO };
             server.measure(Instant::from_millis(interval * 100), used);
         }
-        assert!(matches!(server.arrive(u64::MAX / 100, 7, false), Verdict::Reject { .. }));
+        assert!(matches!(server.arrive(u64::MAX / 100, 7, Came::Past), Verdict::Reject { .. }));
     }
 
     #[test]
@@ -430,13 +461,13 @@ mod tests {
             let mut asked = 0;
             for draw in 0..100_u64 {
                 let draw = (interval * 100 + draw).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-                asked += u32::from(server.arrive(draw, 7, false) == Verdict::Pass);
+                asked += u32::from(server.arrive(draw, 7, Came::Past) == Verdict::Pass);
             }
             passed += if interval > 100 { asked } else { 0 };
             // They do forty in an interval.
             waits = (waits + (f64::from(asked) - 40.0) / 400.0).max(0.0);
             server.wait_for_others(Duration::from_secs_f64(waits));
-            let used = Used { cpu: 0.2, begun: 0.1, memory: 0, sojourn: Duration::ZERO };
+            let used = Used { cpu: 0.2, begun: 0.1, memory: 0, sojourn: Duration::ZERO, queued: Duration::ZERO };
             server.measure(Instant::from_millis(interval * 100), used);
         }
         assert!((3_200..=4_200).contains(&passed) && waits < 0.2, "{passed} of 4000, {waits}");
@@ -445,15 +476,15 @@ mod tests {
     #[test]
     fn memory_alone_refuses_by_chance_and_then_all() {
         let mut server = Adaptive::new(AIMS, Instant::ZERO);
-        let used = |memory| Used { cpu: 0.1, begun: 1.0, memory, sojourn: Duration::ZERO };
+        let used = |memory| Used { cpu: 0.1, begun: 1.0, memory, sojourn: Duration::ZERO, queued: Duration::ZERO };
         server.measure(Instant::from_millis(100), used(1_500_000));
         let half = u64::MAX / 2;
-        assert_eq!(server.arrive(half - (1 << 40), 1, false), Verdict::Pass);
-        assert!(matches!(server.arrive(half + (1 << 40), 1, false), Verdict::Reject { status: 500, .. }));
+        assert_eq!(server.arrive(half - (1 << 40), 1, Came::Past), Verdict::Pass);
+        assert!(matches!(server.arrive(half + (1 << 40), 1, Came::Past), Verdict::Reject { status: 500, .. }));
         server.measure(Instant::from_millis(200), used(2_000_000));
-        assert!(matches!(server.arrive(0, 1, false), Verdict::Reject { retry_after_s: 5..=10, .. }));
+        assert!(matches!(server.arrive(0, 1, Came::Past), Verdict::Reject { retry_after_s: 5..=10, .. }));
         // What comes again is judged as before.
         server.measure(Instant::from_millis(300), used(1_500_000));
-        assert_eq!(server.arrive(half - (1 << 40), 1, false), Verdict::Pass);
+        assert_eq!(server.arrive(half - (1 << 40), 1, Came::Past), Verdict::Pass);
     }
 }

@@ -15,6 +15,7 @@ extern crate std;
 
 mod adaptive;
 mod class;
+mod door;
 mod engineered;
 mod excess;
 mod members;
@@ -24,7 +25,7 @@ mod sources;
 
 use core::time::Duration;
 
-pub use adaptive::{Adaptive, Aims};
+pub use adaptive::{Adaptive, Aims, Came};
 pub use class::{Class, InDialog};
 pub use engineered::{Durations, Engineered, EngineeredError, Load, Thresholds};
 pub use rejection::{OVERLOADED_ABOVE, Rejection};
@@ -41,6 +42,8 @@ pub struct Used {
     pub memory: u64,
     /// How long the request that waited least for its turn has waited: longer than nothing only where all of them wait.
     pub sojourn: Duration,
+    /// How long the connection that waited least to be taken has waited.
+    pub queued: Duration,
 }
 
 /// What is to be done with a request.

@@ -2,13 +2,11 @@ use alloc::{boxed::Box, vec};
 
 use sluicegate_bounded::{Bounded as _, Cache, Entry, Gauge};
 
+use crate::sources::{ROWS, WIDTH, cells};
+
 /// Users that are remembered; who signed in longest ago is forgotten first.
 const USERS_MAX: u32 = 1 << 15;
 const WAYS: usize = 8;
-/// Counters a row: a power of two.
-const WIDTH: usize = 4_096;
-const ROWS: usize = 2;
-
 /// Where a user signed in last.
 #[derive(Debug, Clone, Default)]
 struct Place {
@@ -49,14 +47,19 @@ impl Members {
         if before.is_vacant() {
             self.used += 1;
         } else {
-            columns(before.source).for_each(|at| self.change(at, u16::saturating_sub));
+            cells(before.source).for_each(|at| self.change(at, u16::saturating_sub));
         }
-        columns(source).for_each(|at| self.change(at, u16::saturating_add));
+        cells(source).for_each(|at| self.change(at, u16::saturating_add));
     }
 
     /// Users of a source; more if it shares all of its counters with others.
     pub(crate) fn of(&self, source: u64) -> u16 {
-        columns(source).filter_map(|at| self.counters.get(at).copied()).min().unwrap_or(0)
+        cells(source).filter_map(|at| self.counters.get(at).copied()).min().unwrap_or(0)
+    }
+
+    /// Users of the sources of each cell.
+    pub(crate) fn counted(&self) -> impl Iterator<Item = u16> {
+        self.counters.iter().copied()
     }
 
     pub(crate) fn gauge(&self) -> Gauge {
@@ -68,10 +71,6 @@ impl Members {
             *counter = change(*counter, 1);
         }
     }
-}
-
-fn columns(source: u64) -> impl Iterator<Item = usize> {
-    (0..ROWS).map(move |row| row * WIDTH + (source >> (row * 16)) as usize % WIDTH)
 }
 
 #[cfg(test)]

@@ -104,6 +104,12 @@ impl Limits {
                 .any(|lifted| now < lifted.until && lifted.source.contains(&address.to_canonical()))
     }
 
+    /// Of whom nobody is refused for load.
+    pub(crate) fn lifted(&self, now: Instant) -> Vec<IpNet> {
+        let limits = self.lock();
+        limits.lifted.iter().filter(|lifted| now < lifted.until).map(|lifted| lifted.source).collect()
+    }
+
     /// From now on, for so long, nobody there is refused for load. No time ends it; whether there is anything that is lifted now.
     ///
     /// # Errors

@@ -21,6 +21,7 @@ typedef long long __s64;
 
 #define MAP_ARRAY 2
 #define MAP_PERCPU_ARRAY 6
+#define MAP_LPM_TRIE 11
 #define MAP_XSK 17
 
 enum xdp_action { XDP_ABORTED, XDP_DROP, XDP_PASS, XDP_TX, XDP_REDIRECT };
@@ -36,8 +37,15 @@ struct xdp_md {
 
 static void *(*const bpf_map_lookup_elem)(void *map, const void *key) = (void *)1;
 static __u64 (*const bpf_ktime_get_ns)(void) = (void *)5;
+static __u32 (*const bpf_get_prandom_u32)(void) = (void *)7;
+static __s64 (*const bpf_csum_diff)(const __u32 *from, __u32 from_size, const __u32 *to, __u32 to_size,
+				    __u32 seed) = (void *)28;
 static long (*const bpf_redirect_map)(void *map, __u64 key, __u64 flags) = (void *)51;
 static long (*const bpf_xdp_adjust_meta)(struct xdp_md *ctx, int delta) = (void *)54;
+static long (*const bpf_xdp_adjust_tail)(struct xdp_md *ctx, int delta) = (void *)65;
+static long (*const bpf_loop)(__u32 turns, void *step, void *ctx, __u64 flags) = (void *)181;
+static long (*const bpf_xdp_load_bytes)(struct xdp_md *ctx, __u32 offset, void *to, __u32 len) = (void *)189;
+static long (*const bpf_xdp_store_bytes)(struct xdp_md *ctx, __u32 offset, const void *from, __u32 len) = (void *)190;
 
 #define ntohs(x) __builtin_bswap16(x)
 #define htons(x) __builtin_bswap16(x)

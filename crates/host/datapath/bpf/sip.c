@@ -6,16 +6,12 @@
  * checks lengths, checksums and addresses.
  */
 #include "kernel.h"
+#include "reset.h"
+#include "sieve.h"
 
 /* Mirrored in src/xdp/udp/program.rs, whose tests read these numbers. */
 #define LISTENERS_MAX 8
 #define QUEUES_MAX 64
-
-#define ETH_HEADER 14
-#define IPV4_HEADER 20
-#define IPV6_HEADER 40
-#define UDP_HEADER 8
-#define PROTOCOL_UDP 17
 
 struct listener {
 	__u8 address[16]; /* IPv4 mapped into IPv6 */
@@ -28,6 +24,11 @@ struct config {
 	__u32 frame_bytes_max;
 	__u32 count;
 	struct listener listeners[LISTENERS_MAX];
+	/* Where connections are taken. */
+	struct listener streams[LISTENERS_MAX];
+	__u32 streams_count;
+	__u32 takes_frames;
+	struct sieve sieve;
 };
 
 struct {
@@ -72,6 +73,34 @@ static ALWAYS_INLINE int is_same(const __u8 *a, const __u8 *b)
 	       word_at(a + 12) == word_at(b + 12);
 }
 
+static ALWAYS_INLINE int is_listener(const struct listener *listener, int is_ipv4, const __u8 *address, __u16 port)
+{
+	if (listener->port != port)
+		return 0;
+	if (is_ipv4)
+		return is_mapped(listener->address) && word_at(listener->address + 12) == word_at(address);
+	return is_same(listener->address, address);
+}
+
+/* Whether a SYN is for one of the addresses; its ends. */
+static ALWAYS_INLINE int is_syn_of_ours(const struct config *config, const __u8 *frame, const __u8 *end,
+					struct datagram *ends)
+{
+	const __u8 *address;
+	__u32 i;
+
+	if (!config->streams_count || !is_syn(frame, end, ends))
+		return 0;
+	if (word_at(frame) != word_at(config->mac) || half_at(frame + 4) != half_at(config->mac + 4))
+		return 0;
+	address = (const __u8 *)ends->own.halves;
+	address = ends->is_ipv4 ? address + 12 : address;
+	for (i = 0; i < LISTENERS_MAX && i < config->streams_count; i++)
+		if (is_listener(&config->streams[i], ends->is_ipv4, address, ends->own_port))
+			return 1;
+	return 0;
+}
+
 /* Whether it is a whole datagram for one of the addresses. */
 static ALWAYS_INLINE int is_ours(const struct config *config, const __u8 *frame, const __u8 *end)
 {
@@ -104,12 +133,7 @@ static ALWAYS_INLINE int is_ours(const struct config *config, const __u8 *frame,
 		return 0;
 	}
 	for (i = 0; i < LISTENERS_MAX && i < config->count; i++) {
-		const struct listener *listener = &config->listeners[i];
-
-		if (listener->port != half_at(udp + 2))
-			continue;
-		if (is_ipv4 ? is_mapped(listener->address) && word_at(listener->address + 12) == word_at(address) :
-			      is_same(listener->address, address))
+		if (is_listener(&config->listeners[i], is_ipv4, address, half_at(udp + 2)))
 			return 1;
 	}
 	return 0;
@@ -120,11 +144,24 @@ int sip(struct xdp_md *ctx)
 {
 	const __u8 *frame = (const void *)(long)ctx->data;
 	const __u8 *end = (const void *)(long)ctx->data_end;
+	struct datagram ends = {};
 	__u32 zero = 0;
 	const struct config *configured = bpf_map_lookup_elem(&config, &zero);
 	__u64 *came;
 
-	if (!configured || !is_ours(configured, frame, end))
+	if (!configured)
+		return XDP_PASS;
+	if (configured->sieve.is_on && is_syn_of_ours(configured, frame, end, &ends))
+		return sift_syn(ctx, &configured->sieve, &ends);
+	if (!is_ours(configured, frame, end))
+		return XDP_PASS;
+	if (configured->sieve.is_on) {
+		const int action = sift(ctx, &configured->sieve);
+
+		if (action != XDP_PASS)
+			return action;
+	}
+	if (!configured->takes_frames)
 		return XDP_PASS;
 	/* When it came, in front of the frame, if the driver has room there. */
 	if (!bpf_xdp_adjust_meta(ctx, -(int)sizeof(*came))) {

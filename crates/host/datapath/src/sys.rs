@@ -45,7 +45,7 @@ macro_rules! plain {
         )*
     };
 }
-plain!(libc::sockaddr_ll, libc::tpacket_req, libc::tpacket_stats, libc::packet_mreq,);
+plain!(libc::sockaddr_ll, libc::tpacket_req, libc::tpacket_stats, libc::packet_mreq, libc::tcp_info);
 
 /// What the gate sends for others carries this mark, by which the filter tells it from what its host sends.
 pub(crate) const MARK: u32 = 0x51c6_a7e0;
@@ -103,6 +103,16 @@ pub fn wait_readable(fds: &[BorrowedFd<'_>], timeout: Duration) -> io::Result<bo
 pub fn monotonic_now() -> Instant {
     // The clock always exists.
     Instant::ZERO + clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(Duration::ZERO, Duration::from)
+}
+
+/// How long what came last over a connection has waited to be read; since the connection was made if nothing came. To the
+/// millisecond.
+///
+/// # Errors
+/// Those of the system.
+pub fn unread_for(connection: &impl AsRawFd) -> io::Result<Duration> {
+    let info: libc::tcp_info = option(connection, libc::IPPROTO_TCP, libc::TCP_INFO)?;
+    Ok(Duration::from_millis(info.tcpi_last_data_recv.into()))
 }
 
 /// The result of a system call that returns -1 on error.

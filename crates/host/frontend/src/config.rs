@@ -92,9 +92,15 @@ impl Listen {
     /// Whether datagrams for it come by an interface, and from senders that are known without saying by which.
     #[must_use]
     pub fn comes_as_frames(&self) -> bool {
+        !self.is_stream() && self.comes_by_an_interface()
+    }
+
+    /// Whether packets for it come by an interface, and from senders that are known without saying by which.
+    #[must_use]
+    pub fn comes_by_an_interface(&self) -> bool {
         let ip = self.address.ip();
         let is_link_local = matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local());
-        !self.is_stream() && !ip.is_loopback() && !is_link_local
+        !ip.is_loopback() && !is_link_local
     }
 }
 
@@ -228,6 +234,12 @@ pub struct Config {
 }
 
 impl Config {
+    /// Whether one SIP thread has all that comes: what belongs together has to reach one, in fragments or not and by whatever
+    /// queue; and what an interface refuses is said by one.
+    pub(crate) fn has_one_thread(&self) -> bool {
+        self.datapath == Datapath::Xdp || self.overload.refuses_at_interfaces()
+    }
+
     /// A frontend on these addresses with the default of every other field.
     #[must_use]
     pub fn new(name: &str, realm: &str, listen: SocketAddr, feed: SocketAddr, state_dir: impl Into<PathBuf>) -> Self {
@@ -302,13 +314,14 @@ impl Config {
         if self.shards > SHARDS_MAX {
             errors.push(ConfigError::Shards(self.shards));
         }
-        if self.datapath == Datapath::Xdp {
-            if self.shards > 1 {
-                errors.push(ConfigError::DatapathShards(self.shards));
-            }
-            if !self.listen.iter().any(Listen::comes_as_frames) {
-                errors.push(ConfigError::DatapathListen);
-            }
+        if self.has_one_thread() && self.shards > 1 {
+            errors.push(ConfigError::InterfaceShards(self.shards));
+        }
+        if self.datapath == Datapath::Xdp && !self.listen.iter().any(Listen::comes_as_frames) {
+            errors.push(ConfigError::DatapathListen);
+        }
+        if self.overload.refuses_at_interfaces() && !self.listen.iter().any(Listen::comes_by_an_interface) {
+            errors.push(ConfigError::RefuseListen);
         }
         self.check_gates(&mut errors);
         self.check_replicas(&mut errors);
@@ -447,14 +460,19 @@ pub enum ConfigError {
     Digest,
     /// More threads than can have what comes by XDP.
     #[error(
-        "shards = {0} is too many for datapath = \"xdp\", by which one SIP thread has all datagrams; write 1, or datapath = \"socket\""
+        "shards = {0} is too many for datapath = \"xdp\" and for overload refuse = \"interface\", by which one SIP thread has all; write 1, or \"socket\" and \"process\""
     )]
-    DatapathShards(usize),
+    InterfaceShards(usize),
     /// Nothing comes by XDP.
     #[error(
         "datapath \"xdp\" has no datagrams to take: listen names no UDP address of an interface; add \"udp/203.0.113.1:5060\", or write \"socket\""
     )]
     DatapathListen,
+    /// Nothing comes by an interface where it could be refused.
+    #[error(
+        "overload refuse = \"interface\" has nothing to refuse: listen names no address of an interface; add \"udp/203.0.113.1:5060\", or write \"process\""
+    )]
+    RefuseListen,
     /// Too many shards.
     #[error("shards = {0} is more than {SHARDS_MAX}; write one per processor, or 0 to have it chosen")]
     Shards(usize),

@@ -33,7 +33,7 @@ use zeroize::Zeroizing;
 use crate::{
     catalog::{Catalog, EditError, STORE_FILE},
     clock::Clock,
-    config::{Config, ConfigError, GATES_MAX, Listen},
+    config::{Config, ConfigError, Datapath, GATES_MAX, Listen},
     contacts::{ContactFile, OpenedContacts, keep},
     control::{Control, Identity, Inner},
     feed::{
@@ -41,7 +41,7 @@ use crate::{
         holders::Holders,
         registrations::{self, Registrations},
     },
-    frames::FrameCounts,
+    frames::{FrameCounts, Ports},
     inbox::{ShardSender, shard_queue},
     published::Published,
     replicas::{Replicas, send_on},
@@ -51,10 +51,11 @@ use crate::{
     upkeep::{watch_door, watch_keys},
     worker::{Gauges, Worker},
 };
+use sluicegate_datapath::Sieve;
 use sluicegate_overload::EngineeredError;
 use sluicegate_proxy::{
     AgentKeys, Decisions, Event, Guesses, Ledger, Limits, Listening, Outages, Overload, Settings, Shard, ShardMetrics,
-    Stories, Traces,
+    Stories, Traces, answer_bytes,
 };
 
 const DIALOG_FILE: &str = "frontend-dialog.key";
@@ -128,8 +129,8 @@ pub enum StartError {
         source: io::Error,
     },
     /// Datagrams cannot be taken as frames.
-    #[error("datapath \"xdp\" does not work at {what}: {why}")]
-    Datapath {
+    #[error("datapath \"xdp\" or overload refuse = \"interface\" does not work at {what}: {why}")]
+    Interface {
         /// An address or an interface.
         what: String,
         /// What is wrong, and what to do.
@@ -422,7 +423,7 @@ fn start_shards(
     let all: Arc<[ShardSender]> = senders.clone().into();
     shards.senders = senders;
     let mut workers = Vec::new();
-    for ((number, Sockets { udp, streams, queues }), inbox) in (0..=u8::MAX).zip(sockets).zip(inboxes) {
+    for ((number, Sockets { udp, streams }), inbox) in (0..=u8::MAX).zip(sockets).zip(inboxes) {
         let metrics = Arc::new(ShardMetrics::default());
         let gauges = Gauges::default();
         let overload = config.overload.of_shard(shards.senders.len()).map_err(StartError::Overload)?;
@@ -431,6 +432,7 @@ fn start_shards(
         let ledger = Arc::clone(&common.ledger);
         let shard =
             Shard::new(settings, common.policy(), ledger, Arc::clone(&metrics)).map_err(StartError::Overload)?;
+        let ports = ports(config, &common.secrets, &shard, &shards.addresses)?;
         let counted = Arc::<StreamMetrics>::default();
         let streams = (!streams.is_empty())
             .then(|| Streams::new(number, streams, config.connections, Arc::clone(&counted)))
@@ -447,7 +449,7 @@ fn start_shards(
             shard,
             number,
             sockets,
-            queues,
+            ports,
             frames,
             streams,
             inbox,
@@ -464,6 +466,27 @@ fn start_shards(
         shards.threads.push(worker.spawn().map_err(StartError::Thread)?);
     }
     Ok(shards)
+}
+
+/// Listeners before which what is too much is refused.
+fn sieved(config: &Config, addresses: &[Listen]) -> Arc<[u8]> {
+    let refuses = config.overload.refuses_at_interfaces();
+    let all = addresses.iter().zip(0..).filter(|(listen, _)| refuses && listen.comes_by_an_interface());
+    all.map(|(_, number)| number).collect()
+}
+
+/// What the thread does at interfaces, which it has then to itself.
+fn ports(config: &Config, secrets: &Secrets, shard: &Shard, addresses: &[Listen]) -> Result<Ports, StartError> {
+    if !config.has_one_thread() {
+        return Ok(Ports::default());
+    }
+    let tag = sluicegate_proxy::derive(&secrets.start, b"refusals at interfaces");
+    let tag = u64::from_be_bytes(tag.first_chunk().copied().unwrap_or_default());
+    let tag = format!("{tag:016x}").as_bytes().first_chunk().copied().unwrap_or_default();
+    let bytes_per_s = answer_bytes(config.unproved_answers_per_s);
+    let sieve = Sieve { key: *shard.source_key(), tag, bytes_per_s };
+    let sieve = config.overload.refuses_at_interfaces().then_some(&sieve);
+    Ports::open(addresses, config.datapath == Datapath::Xdp, sieve)
 }
 
 fn guesses(secrets: &Secrets) -> Guesses {
@@ -489,6 +512,7 @@ fn settings(config: &Config, common: &Common, (shard, overload): (u8, Overload),
         dialog_requests_per_s: config.dialog_requests_per_s,
         unproved_answers_per_s: config.unproved_answers_per_s,
         overload,
+        sieved: sieved(config, addresses),
         tables: config.tables,
         dialog_key: Arc::new(secrets.dialog.clone()),
         start_key: Arc::new(Zeroizing::new(start_key)),

@@ -1,11 +1,14 @@
-//! Datagrams that come as frames, past the kernel's network stack.
+//! What is done where packets come by an interface: datagrams are taken as frames, past the kernel's network stack, and what is
+//! too much is refused before it costs the process anything.
 
 use std::{
     collections::BTreeMap,
+    net::SocketAddr,
     sync::{Arc, Mutex, PoisonError},
 };
 
-use sluicegate_datapath::{Interface, UdpCounts, UdpQueue};
+use ipnet::IpNet;
+use sluicegate_datapath::{Interface, SHARES, Sieve, SieveCounts, Sieved, UdpCounts, UdpPort, UdpQueue};
 use sluicegate_telemetry::{Family, Metric};
 
 use crate::{config::Listen, daemon::StartError};
@@ -20,65 +23,146 @@ const DROPPED: Family = Family::counter(
     &["reason"],
     "SIP datagrams that came as frames and were dropped.",
 );
+const SIEVED: Family = Family::counter(
+    "sluicegate_frontend_interface_total",
+    &["outcome"],
+    "What came by an interface and did not reach the process, or was not understood there.",
+);
 
-/// Takes the datagrams for these addresses, as far as they come by interfaces: the queues of all of those.
-///
-/// # Errors
-/// [`StartError::Datapath`].
-pub(crate) fn open(listens: &[Listen]) -> Result<Vec<UdpQueue>, StartError> {
-    let mut by_interface: BTreeMap<String, (Interface, Vec<_>)> = BTreeMap::new();
-    for (listen, number) in listens.iter().zip(0..).filter(|(listen, _)| listen.comes_as_frames()) {
-        let failed = |why: String| StartError::Datapath { what: listen.to_string(), why };
-        let found = Interface::with_address(listen.address.ip()).map_err(|error| failed(error.to_string()))?;
-        // What is there for other hosts to reach comes by another interface.
-        let found = found.filter(|interface| interface.name != "lo");
-        let interface = found.ok_or_else(|| failed(NO_INTERFACE.to_owned()))?;
-        let (_, listeners) = by_interface.entry(interface.name.clone()).or_insert_with(|| (interface, Vec::new()));
-        listeners.push((number, listen.address));
-    }
-    let mut queues = Vec::new();
-    for (name, (interface, listeners)) in by_interface {
-        let opened = UdpQueue::open(&interface, &listeners)
-            .map_err(|error| StartError::Datapath { what: name.clone(), why: error.to_string() })?;
-        let how = opened.first().map(UdpQueue::describe);
-        tracing::info!(interface = name, queues = opened.len(), how, "datagrams come as frames");
-        queues.extend(opened);
-    }
-    Ok(queues)
+/// The interfaces by which packets come.
+#[derive(Debug, Default)]
+pub(crate) struct Ports {
+    /// By which datagrams come as frames.
+    pub(crate) queues: Vec<UdpQueue>,
+    sieves: Vec<UdpPort>,
+    /// Whether requests and connections are refused there now.
+    is_refusing: [bool; 2],
+    spared: Vec<IpNet>,
 }
 
-const NO_INTERFACE: &str =
-    "no interface by which packets come has that address; give it to one, or write datapath = \"socket\"";
-
-/// What queues have counted, as last published by the thread that has them.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct FrameCounts(Arc<Mutex<Vec<UdpCounts>>>);
-
-impl FrameCounts {
-    pub(crate) fn publish(&self, queues: &mut [UdpQueue]) {
-        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        counts.clear();
-        counts.extend(queues.iter_mut().map(UdpQueue::counts));
+impl Ports {
+    /// Looks at what comes for these addresses, as far as it comes by interfaces: takes datagrams as frames, on all queues of
+    /// those, and refuses what is too much.
+    ///
+    /// # Errors
+    /// [`StartError::Interface`].
+    pub(crate) fn open(listens: &[Listen], takes_frames: bool, sieve: Option<&Sieve>) -> Result<Self, StartError> {
+        let is_wanted = |listen: &Listen| match sieve {
+            Some(_) => listen.comes_by_an_interface(),
+            None => listen.comes_as_frames(),
+        };
+        let mut by_interface: BTreeMap<String, (Interface, [Vec<(u8, SocketAddr)>; 2])> = BTreeMap::new();
+        for (listen, number) in listens.iter().zip(0..).filter(|(listen, _)| is_wanted(listen)) {
+            let failed = |why: String| StartError::Interface { what: listen.to_string(), why };
+            let found = Interface::with_address(listen.address.ip()).map_err(|error| failed(error.to_string()))?;
+            // What is there for other hosts to reach comes by another interface.
+            let found = found.filter(|interface| interface.name != "lo");
+            let interface = found.ok_or_else(|| failed(NO_INTERFACE.to_owned()))?;
+            let (_, [datagrams, streams]) =
+                by_interface.entry(interface.name.clone()).or_insert_with(|| (interface, Default::default()));
+            if listen.is_stream() { streams } else { datagrams }.push((number, listen.address));
+        }
+        let mut ports = Self::default();
+        for (name, (interface, [datagrams, streams])) in by_interface {
+            let streams: Vec<_> = streams.into_iter().map(|(_, address)| address).collect();
+            let takes_frames = takes_frames && !datagrams.is_empty();
+            let (port, queues) = UdpPort::open(&interface, (&datagrams, &streams), takes_frames, sieve)
+                .map_err(|error| StartError::Interface { what: name.clone(), why: error.to_string() })?;
+            let how = port.describe();
+            tracing::info!(interface = name, queues = queues.len(), refuses = sieve.is_some(), how, "looks at an interface");
+            ports.queues.extend(queues);
+            ports.sieves.extend(sieve.map(|_| port));
+        }
+        Ok(ports)
     }
 
-    /// Nothing where no datagrams come as frames.
+    /// With which probability requests and connections are let through by their sources; all where there is nothing.
+    pub(crate) fn sieve(&mut self, wanted: [Option<&[u32]>; 2]) {
+        for ((what, shares), is_refusing) in
+            [Sieved::Requests, Sieved::Connections].into_iter().zip(wanted).zip(&mut self.is_refusing)
+        {
+            if shares.is_some() || *is_refusing {
+                let shares = shares.unwrap_or(&[u32::MAX; SHARES]);
+                self.sieves.iter_mut().for_each(|port| port.set_shares(what, shares));
+            }
+            *is_refusing = shares.is_some();
+        }
+    }
+
+    /// Nothing is refused of these sources.
+    pub(crate) fn spare(&mut self, lifted: Vec<IpNet>) {
+        if lifted == self.spared {
+            return;
+        }
+        let prefixes: Vec<_> = lifted.iter().map(|net| (net.network(), net.prefix_len())).collect();
+        for port in &mut self.sieves {
+            if let Err(error) = port.spare(&prefixes) {
+                tracing::error!(%error, "cannot lift limits at an interface; they stay");
+            }
+        }
+        self.spared = lifted;
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queues.is_empty() && self.sieves.is_empty()
+    }
+}
+
+const NO_INTERFACE: &str = "no interface by which packets come has that address; give it to one, or write datapath = \"socket\" and overload refuse = \"process\"";
+
+#[derive(Debug, Clone, Default)]
+struct Counted {
+    queues: Vec<UdpCounts>,
+    sieves: Vec<SieveCounts>,
+}
+
+/// What was counted there, as last published by the thread that has the interfaces.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct FrameCounts(Arc<Mutex<Counted>>);
+
+impl FrameCounts {
+    pub(crate) fn publish(&self, ports: &mut Ports) {
+        let counted = Counted {
+            queues: ports.queues.iter_mut().map(UdpQueue::counts).collect(),
+            sieves: ports.sieves.iter().map(UdpPort::counts).collect(),
+        };
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = counted;
+    }
+
     pub(crate) fn metrics(&self) -> Vec<Metric> {
-        let counts = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if counts.is_empty() {
-            return Vec::new();
+        self.named().into_iter().map(|(_, metric)| metric).collect()
+    }
+
+    /// With what comes before their labels where a person reads them. Nothing where no interface is looked at.
+    fn named(&self) -> Vec<(&'static str, Metric)> {
+        let Counted { queues, sieves } = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut metrics = Vec::new();
+        if !queues.is_empty() {
+            let sum = |of: fn(&UdpCounts) -> u64| queues.iter().map(of).sum::<u64>();
+            let mut dropped = BTreeMap::new();
+            for (reason, count) in queues.iter().flat_map(UdpCounts::dropped) {
+                *dropped.entry(reason.label()).or_default() += count;
+            }
+            let received = [("received", sum(|counts| counts.received)), ("answered", sum(|counts| counts.answered))];
+            metrics.extend([("", DATAGRAMS.by(received)), ("dropped ", DROPPED.by(dropped))]);
         }
-        let sum = |of: fn(&UdpCounts) -> u64| counts.iter().map(of).sum::<u64>();
-        let mut dropped = BTreeMap::new();
-        for (reason, count) in counts.iter().flat_map(UdpCounts::dropped) {
-            *dropped.entry(reason.label()).or_default() += count;
+        if !sieves.is_empty() {
+            let sum = |of: fn(&SieveCounts) -> u64| sieves.iter().map(of).sum::<u64>();
+            let outcomes = [
+                ("request_refused", sum(|counts| counts.refused)),
+                ("connection_refused", sum(|counts| counts.resets)),
+                ("refusal_acknowledged", sum(|counts| counts.acks)),
+                ("answers_too_many", sum(|counts| counts.over_budget)),
+                ("not_understood", sum(|counts| counts.unread)),
+            ];
+            metrics.push(("interface ", SIEVED.by(outcomes)));
         }
-        let datagrams = [("received", sum(|counts| counts.received)), ("answered", sum(|counts| counts.answered))];
-        vec![DATAGRAMS.by(datagrams), DROPPED.by(dropped)]
+        metrics
     }
 
     /// The same as a person reads it, such as `dropped checksum_wrong`; zeros are left out.
     pub(crate) fn counted(&self) -> BTreeMap<String, u64> {
-        let all = ["", "dropped "].into_iter().zip(self.metrics());
+        let all = self.named().into_iter();
         all.flat_map(|(what, metric)| metric.counted().into_iter().map(move |(why, n)| (format!("{what}{why}"), n)))
             .collect()
     }

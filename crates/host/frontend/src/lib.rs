@@ -41,6 +41,6 @@ pub use holder::{
     BACKUP_FILES as KEYHOLDER_BACKUP_FILES, HolderError, IssuedFile, KeyHolder, Vault, VaultError,
     directory as keyholder_directory,
 };
-pub use overload::{Adapted, EngineeredFor, OverloadControl};
+pub use overload::{Adapted, EngineeredFor, OverloadControl, RefuseAt};
 pub use streams::Connections;
 pub use tls::{TlsFileError, TlsFiles};

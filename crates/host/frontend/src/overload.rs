@@ -32,11 +32,24 @@ pub struct Adapted {
     pub sojourn_ms_min: u64,
     /// Where every datagram waits for longer, those who send most are not heard.
     pub sojourn_ms_max: u64,
+    /// Where what is too much is refused.
+    pub refuse: RefuseAt,
+}
+
+/// Where what is too much is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RefuseAt {
+    /// In the SIP threads.
+    #[default]
+    Process,
+    /// By the kernel, as packets come by an interface; what gets through, in the SIP thread, of which there is one.
+    Interface,
 }
 
 impl Default for Adapted {
     fn default() -> Self {
-        Self { busy: 0.95, sojourn_ms_min: 5, sojourn_ms_max: 100 }
+        Self { busy: 0.95, sojourn_ms_min: 5, sojourn_ms_max: 100, refuse: RefuseAt::Process }
     }
 }
 
@@ -136,6 +149,12 @@ impl EngineeredFor {
 }
 
 impl OverloadControl {
+    /// Whether what is too much is refused as it comes by an interface.
+    #[must_use]
+    pub const fn refuses_at_interfaces(&self) -> bool {
+        matches!(self, Self::Adaptive(Adapted { refuse: RefuseAt::Interface, .. }))
+    }
+
     /// What one of so many SIP threads does.
     ///
     /// # Errors
@@ -143,7 +162,7 @@ impl OverloadControl {
     pub fn of_shard(&self, shards: usize) -> Result<Overload, EngineeredError> {
         Ok(match self {
             Self::Off => Overload::Off,
-            Self::Adaptive(Adapted { busy, sojourn_ms_min, sojourn_ms_max }) => Overload::Adaptive {
+            Self::Adaptive(Adapted { busy, sojourn_ms_min, sojourn_ms_max, .. }) => Overload::Adaptive {
                 busy: *busy,
                 sojourn: (Duration::from_millis(*sojourn_ms_min), Duration::from_millis(*sojourn_ms_max)),
             },

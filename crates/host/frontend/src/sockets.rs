@@ -3,13 +3,11 @@
 use std::{collections::HashMap, io, net::SocketAddr, sync::Arc, thread};
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use sluicegate_datapath::UdpQueue;
 use sluicegate_sip::message::Transport;
 
 use crate::{
-    config::{Config, Datapath, Listen, SHARDS_MAX},
+    config::{Config, Listen, SHARDS_MAX},
     daemon::StartError,
-    frames,
     streams::StreamListener,
     tls::Tls,
     udp::Udp,
@@ -22,8 +20,6 @@ const OTHER_FILES: u64 = 1_024;
 #[derive(Debug, Default)]
 pub(crate) struct Sockets {
     pub(crate) udp: Vec<(u8, Udp)>,
-    /// By which datagrams come as frames.
-    pub(crate) queues: Vec<UdpQueue>,
     pub(crate) streams: HashMap<u8, StreamListener>,
 }
 
@@ -56,8 +52,7 @@ impl Bound {
 /// See [`StartError`].
 pub(crate) fn bind_all(config: &Config) -> Result<(Vec<Sockets>, Vec<Listen>), StartError> {
     let count = match config.shards {
-        // What belongs together has to reach one thread, in fragments or not, and by whatever queue.
-        _ if config.datapath == Datapath::Xdp => 1,
+        _ if config.has_one_thread() => 1,
         0 => thread::available_parallelism().map_or(1, usize::from).min(SHARDS_MAX),
         count => count,
     };
@@ -70,9 +65,6 @@ pub(crate) fn bind_all(config: &Config) -> Result<(Vec<Sockets>, Vec<Listen>), S
     for number in 0..count {
         let sockets = bind(&mut listens, (number == 0, count > 1), tls.as_ref())?;
         threads.push(sockets);
-    }
-    if let (Datapath::Xdp, Some(first)) = (config.datapath, threads.first_mut()) {
-        first.queues = frames::open(&listens)?;
     }
     Ok((threads, listens))
 }

@@ -23,7 +23,7 @@ use tokio::sync::mpsc::{Sender, error::TrySendError};
 
 use crate::{
     clock::Clock,
-    frames::FrameCounts,
+    frames::{FrameCounts, Ports},
     inbox::{ShardInbox, ShardSender},
     outbox::Outbox,
     published::Published,
@@ -56,8 +56,8 @@ pub(crate) struct Worker {
     pub(crate) number: u8,
     /// UDP sockets, by listener number.
     pub(crate) sockets: Vec<(u8, Udp)>,
-    /// By which datagrams come as frames, if they do.
-    pub(crate) queues: Vec<UdpQueue>,
+    /// The interfaces where it takes or refuses something.
+    pub(crate) ports: Ports,
     /// What is counted of those.
     pub(crate) frames: FrameCounts,
     /// Its connections, if it listens for any.
@@ -120,7 +120,7 @@ impl Worker {
         let poller = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         let readable = |data| EpollEvent::new(EpollFlags::EPOLLIN, data);
         let sockets = self.sockets.iter().map(|(_, udp)| udp.as_fd());
-        for (source, place) in sockets.chain(self.queues.iter().map(UdpQueue::as_fd)).zip(0..) {
+        for (source, place) in sockets.chain(self.ports.queues.iter().map(UdpQueue::as_fd)).zip(0..) {
             poller.add(source, readable(place))?;
         }
         poller.add(&self.inbox, readable(INPUTS))?;
@@ -192,6 +192,7 @@ impl Worker {
         let share = (spent.saturating_sub(*busy)).as_secs_f64() / now.instant.since(*measured_at).as_secs_f64();
         (*measured_at, *busy) = (now.instant, spent);
         self.shard.measure(now, share);
+        self.ports.sieve(self.shard.sieves());
     }
 
     fn now(&self) -> Now {
@@ -248,7 +249,7 @@ impl Worker {
     /// As [`Self::receive`], from a queue. Where its driver does not tell how long frames have waited, it is as long as nobody
     /// looked.
     fn receive_frames(&mut self, queue: usize, unread: Duration) {
-        let Some(queue) = self.queues.get_mut(queue) else { return };
+        let Some(queue) = self.ports.queues.get_mut(queue) else { return };
         for _ in 0..BATCHES_PER_TURN {
             let now = Now { instant: self.clock.now(), unix: self.clock.unix() };
             let shard = &mut self.shard;
@@ -272,12 +273,19 @@ impl Worker {
         if let Some(waited) = waited {
             let mut lap = Lap::start(clock, shard);
             streams.turn(now.instant, &mut |flow, proofs, heard| {
-                shard.wait_over_stream(waited);
                 match heard {
-                    Heard::Message(bytes) => shard.on_message(now, flow, proofs, bytes),
-                    Heard::Broken(bytes, error) => shard.on_broken(now, flow, bytes, error),
+                    Heard::Connection(waited) => return shard.connects(now, flow, waited),
+                    Heard::Message(bytes, is_first) => {
+                        shard.wait_over_stream(waited, is_first);
+                        shard.on_message(now, flow, proofs, bytes);
+                    }
+                    Heard::Broken(bytes, error) => {
+                        shard.wait_over_stream(waited, false);
+                        shard.on_broken(now, flow, bytes, error);
+                    }
                 }
                 lap.end(shard);
+                true
             });
         }
         while let Some((flow, message)) = inbox.next_carried() {
@@ -301,7 +309,7 @@ impl Worker {
         let now = self.clock.now();
         let out = self.shard.transmits();
         if !out.is_empty() {
-            let dropped = outbox.send(&mut self.sockets, &mut self.queues, out);
+            let dropped = outbox.send(&mut self.sockets, &mut self.ports.queues, out);
             if let Some(streams) = &mut self.streams {
                 for (flow, message) in out.iter() {
                     if streams.has(flow.listener) {
@@ -317,7 +325,7 @@ impl Worker {
         }
         // Each of them: peers that sent something in this turn are forgotten.
         let mut has_frames = false;
-        for queue in &mut self.queues {
+        for queue in &mut self.ports.queues {
             has_frames |= queue.flush();
         }
         self.tell_ended() || has_frames
@@ -342,8 +350,9 @@ impl Worker {
     }
 
     fn publish(&mut self) {
-        if !self.queues.is_empty() {
-            self.frames.publish(&mut self.queues);
+        if !self.ports.is_empty() {
+            self.ports.spare(self.shard.lifted(self.clock.now()));
+            self.frames.publish(&mut self.ports);
         }
         let mut gauges = self.gauges.lock().unwrap_or_else(PoisonError::into_inner);
         gauges.clear();

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use sluicegate_overload::{
-    Adaptive, Aims, Class, Durations, Engineered, InDialog, Load, Refusing, Rsoca, Thresholds, Used, Verdict,
+    Adaptive, Aims, Came, Class, Durations, Engineered, InDialog, Load, Refusing, Rsoca, Thresholds, Used, Verdict,
 };
 use sluicegate_wire::Instant;
 
@@ -102,10 +102,11 @@ fn used(input: &mut Input<'_>) -> Used {
         begun: input.amount(0.5),
         memory: input.whole() >> (input.byte() % 64),
         sojourn: input.duration(),
+        queued: input.duration(),
     }
 }
 
-const IDLE: Used = Used { cpu: 0.01, begun: 1.0, memory: 0, sojourn: Duration::ZERO };
+const IDLE: Used = Used { cpu: 0.01, begun: 1.0, memory: 0, sojourn: Duration::ZERO, queued: Duration::ZERO };
 
 /// Builds a controller, and has requests and measurements come in any order.
 pub(crate) fn step(bytes: &[u8]) {
@@ -152,7 +153,11 @@ fn adaptive(input: &mut Input<'_>) {
             count => {
                 let (draw, source) = (input.whole(), u64::from(input.byte()));
                 for turn in 0..u64::from(count) {
-                    let verdict = server.arrive(draw.wrapping_mul(2 * turn + 1), source, turn % 3 == 0);
+                    let came = [Came::Shown, Came::Sieved, Came::Past][turn as usize % 3];
+                    let draw = draw.wrapping_mul(2 * turn + 1);
+                    let is_taken = server.connects(draw, source, turn % 2 == 0);
+                    assert!(server.is_overloaded() || is_taken, "a connection is refused while nothing is used");
+                    let verdict = server.arrive(draw, source, came);
                     holds(verdict);
                     assert!(server.is_overloaded() || verdict == Verdict::Pass, "{verdict:?} while nothing is used");
                 }

@@ -46,9 +46,11 @@ pub use events::{Binding, Event, GateAnswer, Input};
 pub use ladder::Rung;
 pub use settings::{DigestName, Phones, Settings, Tables};
 pub use shedding::Overload;
+pub use unproved::answer_bytes;
 
 use std::{sync::Arc, time::Duration};
 
+use ipnet::IpNet;
 use sha2::{Digest as _, Sha256};
 use sluicegate_bounded::Gauge;
 use sluicegate_overload::EngineeredError;
@@ -63,13 +65,13 @@ use self::{
     ladder::Asked,
     legs::Legs,
     registrar::Registrar,
-    shedding::{Shedding, end_old},
+    shedding::{Shedding, connects, end_old},
     transactions::TimedOut,
 };
 use crate::{
     ledger::Ledger,
     metrics::{Count, ShardMetrics},
-    transmits::Transmits,
+    transmits::{Flow, Transmits},
 };
 
 /// The time, on both clocks.
@@ -122,17 +124,42 @@ impl Shard {
 
     /// The datagram that is handed over next has waited so long since it came, if that is known.
     pub fn wait(&mut self, waited: Option<Duration>) {
-        self.shedding.wait(waited, 0);
+        self.shedding.wait(waited, 0, false);
     }
 
-    /// What is handed over next has waited in a stream for so long at most.
-    pub fn wait_over_stream(&mut self, waited: Duration) {
-        self.shedding.wait(Some(waited), 1);
+    /// What is handed over next has waited in a stream for so long at most; whether it is of the first that its connection brings.
+    pub fn wait_over_stream(&mut self, waited: Duration, is_first: bool) {
+        self.shedding.wait(Some(waited), 1, is_first);
     }
 
     /// The datagram that is handed over next has waited so long in a frame: beside the sockets, where others may wait for less.
     pub fn wait_in_frame(&mut self, waited: Duration) {
-        self.shedding.wait(Some(waited), 2);
+        self.shedding.wait(Some(waited), 2, false);
+    }
+
+    /// Somebody connects, and has waited so long for it, if that is known: whether to take the connection. Otherwise it is to
+    /// be reset before anything is spent on it.
+    pub fn connects(&mut self, now: Now, flow: Flow, waited: Option<Duration>) -> bool {
+        self.cx.now = now;
+        connects(&self.cx, &mut self.shedding, flow, waited)
+    }
+
+    /// What a sieve in front of the process is to let through: see [`sluicegate_overload::Adaptive::sieves`].
+    #[must_use]
+    pub fn sieves(&self) -> [Option<&[u32]>; 2] {
+        self.shedding.sieves()
+    }
+
+    /// Of whom nothing is to be refused for load.
+    #[must_use]
+    pub fn lifted(&self, now: Instant) -> Vec<IpNet> {
+        self.cx.settings.limits.lifted(now)
+    }
+
+    /// Sources are SipHash-2-4 of the octets of an IPv4 address, or of an IPv6 /64, with this key.
+    #[must_use]
+    pub const fn source_key(&self) -> &[u8; 16] {
+        self.shedding.key()
     }
 
     /// What was handed over last took its thread so long, with what it took to receive it.

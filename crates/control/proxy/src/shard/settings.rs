@@ -117,6 +117,8 @@ pub struct Settings {
     pub unproved_answers_per_s: u32,
     /// How it meets more requests than it can serve.
     pub overload: Overload,
+    /// Listeners in front of which what it would refuse is refused already.
+    pub sieved: Arc<[u8]>,
     /// Sizes of its tables.
     pub tables: Tables,
     /// Key of dialog tags, cookies, branches and pseudonyms. Lasts over restarts.

@@ -5,9 +5,9 @@ use std::{collections::VecDeque, net::IpAddr, time::Duration};
 use siphasher::sip::SipHasher24;
 use sluicegate_bounded::Gauge;
 use sluicegate_overload::{
-    Adaptive, Aims, Class, Engineered, EngineeredError, InDialog, Refusing, Rsoca, Thresholds, Used, Verdict,
+    Adaptive, Aims, Came, Class, Engineered, EngineeredError, InDialog, Refusing, Rsoca, Thresholds, Used, Verdict,
 };
-use sluicegate_sip::keyed_hash;
+use sluicegate_sip::{keyed_hash, message::HeaderName};
 use sluicegate_wire::{Instant, ip::sender_of};
 
 use super::{
@@ -109,6 +109,10 @@ pub(super) struct Shedding {
     /// How long what is handled now has waited, and the shortest of datagrams, of streams and of frames since the last measurement.
     waited: Duration,
     shortest: [Option<Duration>; 3],
+    /// The same of connections that were taken.
+    queued: Option<Duration>,
+    /// Whether what is handled now is what a new connection brings.
+    is_first: bool,
     /// Whether what is handled now begins something; time spent since the last measurement on what does, and on all.
     begins: bool,
     spent: (Duration, Duration),
@@ -139,14 +143,18 @@ impl Shedding {
             opened: 0,
             waited: Duration::ZERO,
             shortest: [None; 3],
+            queued: None,
+            is_first: false,
             begins: false,
             spent: (Duration::ZERO, Duration::ZERO),
             age_max: None,
         })
     }
 
-    /// What is handled next has waited so long, if that is known, in a way of its own.
-    pub(super) fn wait(&mut self, waited: Option<Duration>, way: usize) {
+    /// What is handled next has waited so long, if that is known, in a way of its own; and whether it is of the first that a
+    /// connection brings.
+    pub(super) fn wait(&mut self, waited: Option<Duration>, way: usize, is_first: bool) {
+        self.is_first = is_first;
         self.waited = waited.unwrap_or_default();
         if let (Some(waited), Some(shortest)) = (waited, self.shortest.get_mut(way)) {
             *shortest = Some(shortest.map_or(waited, |shortest| shortest.min(waited)));
@@ -184,10 +192,11 @@ impl Shedding {
     ) -> Measured {
         let beyond = gates.take(asked);
         let sojourn = std::mem::take(&mut self.shortest).into_iter().flatten().max().unwrap_or_default();
+        let queued = self.queued.take().unwrap_or_default();
         let (begun, all) = std::mem::take(&mut self.spent);
         // Where nothing is known of it, nothing is excused with it.
         let begun = if all.is_zero() { 1.0 } else { begun.as_secs_f64() / all.as_secs_f64() };
-        let used = |bytes: f64| Used { cpu, begun, memory: (setting_up as f64 * bytes) as u64, sojourn };
+        let used = |bytes: f64| Used { cpu, begun, memory: (setting_up as f64 * bytes) as u64, sojourn, queued };
         self.age_max = match &mut self.control {
             Control::Off(measured_at) => {
                 *measured_at = now;
@@ -243,6 +252,28 @@ impl Shedding {
         adaptive.hears(draw, source_of(&self.key, flow))
     }
 
+    /// Whether to take a connection, of which nothing is known but its source, and how long it has waited for that.
+    fn connects(&mut self, cx: &Context, flow: Flow, waited: Option<Duration>) -> bool {
+        self.queued = self.queued.into_iter().chain(waited).min();
+        let Control::Adaptive(adaptive, _) = &mut self.control else { return true };
+        self.draws += 1;
+        let draw = hash(&self.key, &self.draws.to_be_bytes());
+        adaptive.connects(draw, source_of(&self.key, flow), cx.settings.sieved.contains(&flow.listener))
+    }
+
+    /// See [`Adaptive::sieves`].
+    pub(super) fn sieves(&self) -> [Option<&[u32]>; 2] {
+        match &self.control {
+            Control::Adaptive(adaptive, _) => adaptive.sieves(),
+            _ => [None; 2],
+        }
+    }
+
+    /// With which key the sources of datagrams are hashed.
+    pub(super) const fn key(&self) -> &[u8; 16] {
+        &self.key
+    }
+
     /// What is to be done with a request.
     pub(super) fn judge(&mut self, cx: &Context, asked: Asked<'_>, is_shown: bool) -> Verdict {
         let class = class_of(asked);
@@ -250,13 +281,22 @@ impl Shedding {
             Control::Off(_) => Verdict::Pass,
             // What is within a dialog has its cookie looked at, and competes with nobody.
             Control::Adaptive(..) if matches!(class, Class::InDialog(_)) => Verdict::Pass,
+            // Its connection was judged in its place.
+            Control::Adaptive(adaptive, _) if self.is_first && adaptive.is_choosing_connections() => Verdict::Pass,
             Control::Adaptive(adaptive, sojourn_max) => {
                 self.begins = true;
+                let came = if is_shown {
+                    Came::Shown
+                } else if adaptive.sieves()[0].is_some() && is_sieved(cx, asked) {
+                    Came::Sieved
+                } else {
+                    Came::Past
+                };
                 let epoch = cx.now.unix.0 / JUDGED_ALIKE_S;
                 let call_id = asked.essentials.call_id;
                 let call_id = call_id.get(..CALL_ID_JUDGED).unwrap_or(call_id);
                 let draw = keyed_hash(&self.key, &[call_id, &epoch.to_be_bytes()]);
-                let verdict = adaptive.arrive(draw, source_of(&self.key, asked.flow), is_shown);
+                let verdict = adaptive.arrive(draw, source_of(&self.key, asked.flow), came);
                 match asked.flow.connection {
                     _ if self.waited <= SENT_AGAIN.max(*sojourn_max) => verdict,
                     // Whoever sent it has sent it again, and what came later is not too late.
@@ -295,6 +335,16 @@ fn source_of(key: &[u8; 16], flow: Flow) -> u64 {
     }
 }
 
+/// Whether it came through what refuses in front of this process.
+fn is_sieved(cx: &Context, asked: Asked<'_>) -> bool {
+    let has = |name| asked.message.header(name).is_some();
+    matches!(asked.kind, Kind::Invite | Kind::Register)
+        && asked.flow.connection.is_none()
+        && cx.settings.sieved.contains(&asked.flow.listener)
+        && !has(HeaderName::Authorization)
+        && !has(HeaderName::ProxyAuthorization)
+}
+
 fn hash(key: &[u8; 16], bytes: &[u8]) -> u64 {
     SipHasher24::new_with_key(key).hash(bytes)
 }
@@ -319,6 +369,11 @@ const fn class_of(asked: Asked<'_>) -> Class {
 /// SIP server that shows who it is sends what many telephones say.
 pub(super) fn hears(cx: &Context, shedding: &mut Shedding, registrar: &Registrar, flow: Flow) -> bool {
     flow.connection.is_some() || shedding.hears(flow) || registrar.sender(cx, flow).is_some() || !is_held(cx, flow)
+}
+
+/// Whether to take a connection.
+pub(super) fn connects(cx: &Context, shedding: &mut Shedding, flow: Flow, waited: Option<Duration>) -> bool {
+    shedding.connects(cx, flow, waited) || !is_held(cx, flow)
 }
 
 /// Whether it is refused for load, unless an operator has lifted that.

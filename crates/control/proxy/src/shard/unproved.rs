@@ -14,6 +14,12 @@ const ADDRESS_PER_S: u32 = 5;
 const BURST_SECS: u32 = 2;
 /// Bytes for which the configured number of answers counts one.
 const ANSWER_BYTES: u64 = 512;
+/// As many bytes as so many answers have.
+#[must_use]
+pub fn answer_bytes(answers: u32) -> u64 {
+    u64::from(answers) * ANSWER_BYTES
+}
+
 /// How many times as much all those addresses of a prefix get together at which somebody signed in.
 const PROVED_SHARES: u64 = 4;
 /// How long it is known of an address that somebody there signed in.
@@ -99,7 +105,7 @@ impl Unproved {
         let bucket = Bucket { left: i64::MAX, at_ms: 0 };
         let own = Own { few: bucket, many: bucket, proved_ms: None };
         let [strangers, proved] = [(); 2].map(|()| vec![bucket; BUCKETS].into_boxed_slice());
-        let bytes_per_s = u64::from(per_s) * ANSWER_BYTES;
+        let bytes_per_s = answer_bytes(per_s);
         Self { key, bytes_per_s, addresses: vec![own; BUCKETS].into_boxed_slice(), strangers, proved }
     }
 

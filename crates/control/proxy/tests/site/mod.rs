@@ -165,6 +165,7 @@ impl Site {
             dialog_requests_per_s: 20,
             unproved_answers_per_s: self.unproved_answers_per_s,
             overload: self.overload,
+            sieved: Arc::default(),
             tables: self.tables,
             dialog_key: Arc::new(Zeroizing::new([7; 32])),
             start_key: Arc::new(Zeroizing::new([self.starts * 16 + shard; 32])),

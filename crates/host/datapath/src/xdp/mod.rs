@@ -28,7 +28,7 @@ use program::Program;
 pub use program::xdp_works;
 pub(crate) use program::{prepare, remove_pinned};
 use socket::{Place, RING, Socket};
-pub use udp::{LISTENERS_MAX, UdpCounts, UdpQueue};
+pub use udp::{LISTENERS_MAX, SHARES, SPARED_MAX, Sieve, SieveCounts, Sieved, UdpCounts, UdpPort, UdpQueue};
 use umem::{HEADROOM, Umem};
 
 /// Frames per socket: one ring's worth to receive into, one's worth on its way out.

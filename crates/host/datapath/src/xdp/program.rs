@@ -205,16 +205,20 @@ pub(super) fn program<'e>(ebpf: &'e mut Ebpf, name: &str) -> Result<&'e mut Xdp,
 /// Attaches a program to an interface that has none, in the driver if that can; in which mode it runs. It is detached when the
 /// link is dropped.
 pub(super) fn attach(program: &mut Xdp, port: &Interface) -> Result<(XdpLink, &'static str), OpenError> {
-    let (id, mode) = match program.attach_to_if_index(port.index, XdpMode::Driver) {
-        Ok(id) => (id, "native"),
-        Err(error) if is_busy(&error) => return Err(busy(port)),
-        Err(_) => match program.attach_to_if_index(port.index, XdpMode::Skb) {
-            Ok(id) => (id, "generic"),
-            Err(error) if is_busy(&error) => return Err(busy(port)),
-            Err(error) => return Err(refused(&error)),
-        },
-    };
-    Ok((program.take_link(id).map_err(|error| refused(&error))?, mode))
+    match program.attach_to_if_index(port.index, XdpMode::Driver) {
+        Ok(id) => Ok((program.take_link(id).map_err(|error| refused(&error))?, "native")),
+        Err(error) if is_busy(&error) => Err(busy(port)),
+        Err(_) => attach_generic(program, port),
+    }
+}
+
+/// The same, in front of the kernel's network stack whatever the driver can.
+pub(super) fn attach_generic(program: &mut Xdp, port: &Interface) -> Result<(XdpLink, &'static str), OpenError> {
+    match program.attach_to_if_index(port.index, XdpMode::Skb) {
+        Ok(id) => Ok((program.take_link(id).map_err(|error| refused(&error))?, "generic")),
+        Err(error) if is_busy(&error) => Err(busy(port)),
+        Err(error) => Err(refused(&error)),
+    }
 }
 
 pub(super) fn take<M: TryFrom<aya::maps::Map>>(ebpf: &mut Ebpf, name: &str) -> Result<M, OpenError> {

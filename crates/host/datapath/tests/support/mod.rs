@@ -4,6 +4,7 @@
 pub mod fragments;
 pub mod scenario;
 pub mod site;
+pub mod wire;
 
 use std::{io::Write, net::IpAddr, os::fd::AsFd};
 

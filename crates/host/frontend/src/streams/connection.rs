@@ -26,14 +26,18 @@ use crate::tls::Tls;
 const DIAL_MAX: Duration = Duration::from_secs(5);
 /// How long a peer may read nothing of what waits for it: then every transaction is over (64 T1).
 const STALLED_MAX: Duration = Duration::from_secs(32);
+/// So many messages are what a connection was made for: to ask, and to ask again with credentials.
+const FIRST: u32 = 4;
 /// How long a peer has to read our last answer.
 const LINGER_MAX: Duration = Duration::from_secs(2);
 
 /// What has come over a connection.
 #[derive(Debug)]
 pub(crate) enum Heard<'b> {
-    /// A whole message, or a keep-alive, which has its answer.
-    Message(&'b [u8]),
+    /// A peer wants one, and has waited so long for it: whether to take it.
+    Connection(Option<Duration>),
+    /// A whole message, or a keep-alive, which has its answer. Whether it is of the [first](FIRST).
+    Message(&'b [u8], bool),
     /// What is no message, and why: nothing will follow.
     Broken(&'b [u8], ParseError),
 }
@@ -83,7 +87,8 @@ pub(super) struct Connection {
     since: Instant,
     /// When the last message or keep-alive came.
     heard: Instant,
-    has_spoken: bool,
+    /// Messages that have come over it.
+    messages: u32,
     /// When the message under way began.
     within: Option<Instant>,
     /// When the peer last read something while more waited for it.
@@ -111,7 +116,7 @@ impl Connection {
             framer: Framer::new(),
             since: now,
             heard: now,
-            has_spoken: false,
+            messages: 0,
             within: None,
             unread: None,
         }
@@ -119,7 +124,7 @@ impl Connection {
 
     /// Whether a whole message has ever come over it.
     pub(super) const fn has_spoken(&self) -> bool {
-        self.has_spoken
+        self.messages > 0
     }
 
     /// Bytes that it holds of what has not come to its end.
@@ -153,11 +158,11 @@ impl Connection {
         now: Instant,
         (chunk, limits): (&mut [u8], &Connections),
         tls: Option<&Tls>,
-        heard: &mut impl FnMut(Flow, &Arc<Proofs>, Heard<'_>),
+        heard: &mut impl FnMut(Flow, &Arc<Proofs>, Heard<'_>) -> bool,
     ) -> Result<(), Failed> {
-        let Self { flow, socket, carrier, framer, proofs, is_examined, is_ours, .. } = self;
+        let Self { flow, socket, carrier, framer, proofs, is_examined, is_ours, messages: before, .. } = self;
         let is_open = self.stage == Stage::Open;
-        let (mut messages, mut pings, mut is_broken) = (0_usize, 0_usize, false);
+        let (mut messages, mut pings, mut is_broken) = (0_u32, 0_usize, false);
         let read = carrier.read(socket, chunk, |shown, mut text| {
             // Before the first message: who sent that may depend on it.
             if let Some(tls) = tls.filter(|_| !*is_ours && !std::mem::replace(is_examined, true)) {
@@ -172,11 +177,11 @@ impl Connection {
                         match item {
                             Item::Message(bytes) => {
                                 messages += 1;
-                                heard(*flow, proofs, Heard::Message(bytes));
+                                heard(*flow, proofs, Heard::Message(bytes, before.saturating_add(messages) <= FIRST));
                             }
                             Item::Ping => {
                                 pings += 1;
-                                heard(*flow, proofs, Heard::Message(b"\r\n\r\n"));
+                                heard(*flow, proofs, Heard::Message(b"\r\n\r\n", false));
                             }
                         }
                         text = text.get(used..).unwrap_or_default();
@@ -189,11 +194,12 @@ impl Connection {
                 }
             }
         });
-        if messages + pings > 0 {
+        let is_silent = messages == 0 && pings == 0;
+        if !is_silent {
             self.heard = now;
         }
-        self.has_spoken |= messages > 0;
-        let began = self.within.filter(|_| messages + pings == 0).unwrap_or(now);
+        self.messages = self.messages.saturating_add(messages);
+        let began = self.within.filter(|_| is_silent).unwrap_or(now);
         self.within = self.framer.is_within().then_some(began);
         if is_broken {
             self.leave(now);
@@ -243,7 +249,7 @@ impl Connection {
             Stage::Dialling => return (self.since + DIAL_MAX, Ended::Unreached),
             Stage::Leaving | Stage::Left => return (self.since + LINGER_MAX, Ended::Malformed),
             Stage::Open if self.is_begun() => return (first, Ended::Unreached),
-            Stage::Open if !self.is_ours && !self.has_spoken => return (first, Ended::Silent),
+            Stage::Open if !self.is_ours && !self.has_spoken() => return (first, Ended::Silent),
             Stage::Open => {}
         }
         let slow = self.within.map(|began| (began + seconds(limits.message_s), Ended::Slow));

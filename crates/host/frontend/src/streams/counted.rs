@@ -42,6 +42,8 @@ reasons! {
         Source = "source",
         /// All places are taken by who has proved itself.
         Full = "full",
+        /// More connect than can be served, and its source most.
+        Load = "load",
         /// The system has no more to give.
         System = "system",
     }

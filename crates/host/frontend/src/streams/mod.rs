@@ -25,6 +25,7 @@ use nix::{
 };
 use rustls::ServerConnection;
 use sluicegate_bounded::{Gauge, Slab, Wheel};
+use sluicegate_datapath::unread_for;
 use sluicegate_policy::Policy;
 use sluicegate_proxy::{ConnectionId, Flow, Proofs};
 use sluicegate_sip::message::Transport;
@@ -43,8 +44,8 @@ pub(crate) use connection::Heard;
 pub(crate) use counted::{StreamMetrics, Unsent, counted, metrics};
 pub use places::Connections;
 
-/// Connections that the kernel holds until they are taken.
-const BACKLOG: i32 = 1_024;
+/// Connections that the kernel holds until they are taken: as many as a thread takes in a fraction of a second.
+const BACKLOG: i32 = 256;
 /// Most connections taken from one listener before others get their turn.
 const ACCEPTS_PER_TURN: usize = 16;
 /// Most sockets looked at before others get their turn.
@@ -170,7 +171,7 @@ impl Streams {
     }
 
     /// Takes new connections and what has come over those that there are, each a little, so that none takes all the time.
-    pub(crate) fn turn(&mut self, now: Instant, heard: &mut impl FnMut(Flow, &Arc<Proofs>, Heard<'_>)) {
+    pub(crate) fn turn(&mut self, now: Instant, heard: &mut impl FnMut(Flow, &Arc<Proofs>, Heard<'_>) -> bool) {
         let mut events = [EpollEvent::empty(); EVENTS_PER_TURN];
         let count = match self.poller.wait(&mut events, 0_u8) {
             Ok(count) => count,
@@ -182,7 +183,7 @@ impl Streams {
         };
         for event in events.iter().take(count) {
             match u32::try_from(event.data()).ok().map(|data| (data, u8::try_from(data).ok())) {
-                Some((_, Some(listener))) => self.accept(now, listener),
+                Some((_, Some(listener))) => self.accept(now, listener, heard),
                 Some((data, None)) => self.on_ready(now, data - FIRST_SLOT, event.events(), heard),
                 None => {}
             }
@@ -322,11 +323,25 @@ impl Streams {
         [all, unproved, self.unfinished.gauge()]
     }
 
-    fn accept(&mut self, now: Instant, number: u8) {
+    fn accept(
+        &mut self,
+        now: Instant,
+        number: u8,
+        heard: &mut impl FnMut(Flow, &Arc<Proofs>, Heard<'_>) -> bool,
+    ) {
         for _ in 0..ACCEPTS_PER_TURN {
             let Some(listener) = self.listeners.get_mut(&number) else { return };
             match listener.socket.accept() {
-                Ok((socket, peer)) => self.take(now, number, socket, peer),
+                Ok((socket, peer)) => {
+                    let waited = unread_for(&socket).ok();
+                    if heard(Flow::datagrams(number, peer), &self.nothing, Heard::Connection(waited)) {
+                        self.take(now, number, socket, peer);
+                    } else {
+                        // Nothing is left of it, here or in the kernel.
+                        let _ = SockRef::from(&socket).set_linger(Some(Duration::ZERO));
+                        self.metrics.refused(Refused::Load);
+                    }
+                }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 // Gone again before it was taken.
                 Err(error) if matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::Interrupted) => {}
@@ -435,7 +450,7 @@ impl Streams {
         now: Instant,
         slot: u32,
         ready: EpollFlags,
-        heard: &mut impl FnMut(Flow, &Arc<Proofs>, Heard<'_>),
+        heard: &mut impl FnMut(Flow, &Arc<Proofs>, Heard<'_>) -> bool,
     ) {
         let Some(connection) = self.connections.get_mut(slot) else { return };
         if connection.stage == Stage::Dialling {

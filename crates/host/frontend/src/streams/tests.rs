@@ -27,6 +27,8 @@ struct Thread {
     address: SocketAddr,
     now: Instant,
     heard: Vec<(Flow, String)>,
+    /// Whether connections are taken.
+    takes: bool,
     /// What was proved over the connections of these.
     proofs: Vec<Arc<Proofs>>,
     broken: Vec<(Flow, Option<u16>)>,
@@ -42,7 +44,7 @@ impl Thread {
         let (address, metrics) = (listener.local_addr().unwrap(), Arc::default());
         let listeners = HashMap::from([(LISTENER, listener)]);
         let streams = Streams::new(SHARD, listeners, limits, Arc::clone(&metrics)).unwrap();
-        Self { streams, metrics, address, now: NOW, heard: Vec::new(), proofs: Vec::new(), broken: Vec::new() }
+        Self { streams, metrics, address, now: NOW, heard: Vec::new(), proofs: Vec::new(), broken: Vec::new(), takes: true }
     }
 
     fn connect(&self) -> TcpStream {
@@ -54,13 +56,18 @@ impl Thread {
     /// One turn, as the worker does it.
     fn turn(&mut self) {
         let before = self.broken.len();
-        let Self { streams, heard, proofs, broken, .. } = self;
-        streams.turn(self.now, &mut |flow, proved, what| match what {
-            Heard::Message(bytes) => {
-                heard.push((flow, String::from_utf8(bytes.to_vec()).unwrap()));
-                proofs.push(Arc::clone(proved));
+        let Self { streams, heard, proofs, broken, takes, .. } = self;
+        let takes = *takes;
+        streams.turn(self.now, &mut |flow, proved, what| {
+            match what {
+                Heard::Connection(_) => return takes,
+                Heard::Message(bytes, _) => {
+                    heard.push((flow, String::from_utf8(bytes.to_vec()).unwrap()));
+                    proofs.push(Arc::clone(proved));
+                }
+                Heard::Broken(_, error) => broken.push((flow, error.status())),
             }
-            Heard::Broken(_, error) => broken.push((flow, error.status())),
+            true
         });
         streams.on_time(self.now);
         // The shard's answer is there before anything is sent.

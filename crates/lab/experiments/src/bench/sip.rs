@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, thread, time::Duration};
 use super::{Median, Options, RUNS, Row, Run, Summary, busy_before, no_row};
 use crate::{
     family,
-    sipload::{Does, FrontendDatapath, Load, REFUSE, Rig, Scheme, Trial, Wanted, capacity},
+    sipload::{Does, FrontendDatapath, RefusesAt, Load, REFUSE, Rig, Scheme, Trial, Wanted, capacity},
 };
 use sluicegate_site::{LabError, binary::Binary};
 use sluicegate_traffic::{
@@ -189,6 +189,7 @@ impl Bench<'_> {
             over: Over::Udp,
             overload: "off",
             datapath: FrontendDatapath::Socket,
+            refuses: RefusesAt::Process,
             grants: false,
             workers: 1,
             cpus,

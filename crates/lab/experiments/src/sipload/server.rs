@@ -77,6 +77,16 @@ pub enum FrontendDatapath {
     Xdp,
 }
 
+/// Where a front end of ours refuses what is too much.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum RefusesAt {
+    /// In the process.
+    #[default]
+    Process,
+    /// As it comes by an interface, in the kernel.
+    Interface,
+}
+
 /// Overload control that refuses nearly all.
 pub(crate) const REFUSE: &str = "refuse";
 
@@ -90,6 +100,8 @@ pub(crate) struct Wanted {
     pub(crate) overload: &'static str,
     /// `datapath` of ours.
     pub(crate) datapath: FrontendDatapath,
+    /// Where ours refuses what is too much, if its `mode` is `adaptive`.
+    pub(crate) refuses: RefusesAt,
     /// Whether a gate opens the media of each call of ours.
     pub(crate) grants: bool,
     /// SIP threads of ours, workers of Kamailio.
@@ -182,6 +194,9 @@ fn ours(
     let overload = match wanted.overload {
         // What is engineered for next to nothing refuses nearly all.
         REFUSE => "mode = \"paper\", calls_per_s = 1".to_owned(),
+        "adaptive" if wanted.refuses == RefusesAt::Interface => {
+            "mode = \"adaptive\", refuse = \"interface\"".to_owned()
+        }
         mode => format!("mode = \"{mode}\""),
     };
     // All that bounds a single user, source or network is out of the way: there are few of each here.
@@ -204,9 +219,10 @@ fn ours(
         ("frontend", file.with(&format!("[frontend]\nfeed = \"{FEED}\"\n")))
     } else {
         // The gate has the packets of its interfaces. It needs an outside one, by which nothing comes here.
-        let (outside, datapath) = match wanted.datapath {
-            FrontendDatapath::Socket => ("left", "socket"),
-            FrontendDatapath::Xdp => ("spare", "xdp"),
+        let (outside, datapath) = match (wanted.datapath, wanted.refuses) {
+            (FrontendDatapath::Socket, RefusesAt::Process) => ("left", "socket"),
+            (FrontendDatapath::Socket, RefusesAt::Interface) => ("spare", "socket"),
+            (FrontendDatapath::Xdp, _) => ("spare", "xdp"),
         };
         let file = file.with(&format!("[frontend]\ndatapath = \"{datapath}\"\n"));
         let more = format!("address = \"{SERVER}\"\nlocal = [\"udp/5060\", \"tcp/5060\", \"tcp/{TLS_PORT}\"]\n");

@@ -11,7 +11,7 @@ use super::{
     judge::{Point, judge, note_capacity},
     picture,
     rig::{Load, Rig, Trial},
-    server::{Does, FrontendDatapath, Scheme, Wanted},
+    server::{Does, FrontendDatapath, RefusesAt, Scheme, Wanted},
 };
 use crate::report::rows::Report;
 
@@ -42,6 +42,9 @@ pub struct SweepOptions {
     /// How datagrams come to our front end and go: through sockets, or past the kernel's network stack as frames.
     #[arg(long, value_enum, default_value_t)]
     pub datapath: FrontendDatapath,
+    /// Where our front end refuses what is too much: in its process, or as it comes by an interface, in the kernel.
+    #[arg(long, value_enum, default_value_t)]
+    pub refuse: RefusesAt,
     /// Kamailio asks for the password of each call too, as ours always does.
     #[arg(long)]
     pub digest: bool,
@@ -138,6 +141,7 @@ fn wanted(options: &SweepOptions, rig: &Rig, scheme: Scheme) -> Wanted {
         over: options.transport,
         overload: if options.mutant == Mutant::Off { "off" } else { "adaptive" },
         datapath: options.datapath,
+        refuses: options.refuse,
         grants: false,
         workers: 1,
         cpus: rig.cpus[0].clone(),

@@ -5,6 +5,7 @@
 //! not just asked.
 
 mod program;
+mod sieve;
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -17,12 +18,13 @@ use sluicegate_netlink::Rtnetlink;
 use sluicegate_wire::{Frame, Instant, IpProtocol, Reason, checksum, ethernet, ip::Summary, ipv4, ipv6, udp};
 
 use super::{
-    FRAMES_PER_SOCKET, open_socket, queues,
+    FRAMES_PER_SOCKET, open_socket,
     socket::{Place, RING, Socket},
     umem::{HEADROOM, Umem},
 };
-use crate::{BATCH, Interface, OpenError, offload, sys};
-use program::{Attached, QUEUES_MAX};
+use crate::{BATCH, Interface, OpenError, sys};
+use program::Attached;
+pub use sieve::{SHARES, SPARED_MAX, Sieve, SieveCounts, Sieved, UdpPort};
 
 /// Most addresses that an interface's datagrams are taken for.
 pub const LISTENERS_MAX: usize = 8;
@@ -107,37 +109,7 @@ impl UdpQueue {
     /// # Errors
     /// See [`OpenError`]; nothing is left attached.
     pub fn open(interface: &Interface, listeners: &[(u8, SocketAddr)]) -> Result<Vec<Self>, OpenError> {
-        if listeners.len() > LISTENERS_MAX {
-            return Err(OpenError::TooMany { table: "listen", given: listeners.len(), max: LISTENERS_MAX });
-        }
-        let failed = |source| OpenError::system(format!("keep VLAN tags on at {}", interface.name), source);
-        offload::leave_tags_on(&interface.name).map_err(failed)?;
-        if offload::takes_tags_off(&interface.name).map_err(failed)? {
-            return Err(OpenError::TagsHidden(interface.name.clone()));
-        }
-        let mut opened = Vec::new();
-        for queue in 0..queues(interface, QUEUES_MAX)? {
-            opened.push(receiver(interface, queue)?);
-        }
-        let sockets = opened.iter().map(|(socket, _)| socket);
-        let server = Arc::new(Server {
-            listeners: listeners.to_vec(),
-            mac: interface.mac,
-            mtu: interface.mtu as usize,
-            partial: interface.kind == "veth",
-            not_senders: not_senders()?,
-        });
-        let attached = Arc::new(Attached::new(interface, listeners, TAKEN_BYTES_MAX, sockets)?);
-        let open = |(socket, umem)| Self {
-            socket,
-            umem,
-            server: Arc::clone(&server),
-            attached: Arc::clone(&attached),
-            heard: Vec::with_capacity(HEARD_MAX),
-            is_sorted: true,
-            counts: UdpCounts::default(),
-        };
-        Ok(opened.into_iter().map(open).collect())
+        UdpPort::open(interface, (listeners, &[]), true, None).map(|(_, queues)| queues)
     }
 
     /// How the program and the socket work.
@@ -204,6 +176,18 @@ impl UdpQueue {
         false
     }
 
+    fn new(socket: Socket, umem: Umem, server: &Arc<Server>, attached: &Arc<Attached>) -> Self {
+        Self {
+            socket,
+            umem,
+            server: Arc::clone(server),
+            attached: Arc::clone(attached),
+            heard: Vec::with_capacity(HEARD_MAX),
+            is_sorted: true,
+            counts: UdpCounts::default(),
+        }
+    }
+
     fn heard_from(&mut self, listener: u8, peer: SocketAddr) -> Option<&Heard> {
         if !self.is_sorted {
             self.heard.sort_unstable();
@@ -243,6 +227,16 @@ impl AsFd for UdpQueue {
 }
 
 impl Server {
+    fn new(interface: &Interface, listeners: &[(u8, SocketAddr)]) -> Result<Self, OpenError> {
+        Ok(Self {
+            listeners: listeners.to_vec(),
+            mac: interface.mac,
+            mtu: interface.mtu as usize,
+            partial: interface.kind == "veth",
+            not_senders: not_senders()?,
+        })
+    }
+
     /// Checks what the kernel would have checked before it gave the datagram to a socket.
     fn datagram<'f>(&self, frame: &'f [u8]) -> Result<Datagram<'f>, Reason> {
         let ethernet = ethernet::Packet::new_checked(frame)?;

@@ -55,7 +55,7 @@ use sluicegate_datapath::Sieve;
 use sluicegate_overload::EngineeredError;
 use sluicegate_proxy::{
     AgentKeys, Decisions, Event, Guesses, Ledger, Limits, Listening, Outages, Overload, Settings, Shard, ShardMetrics,
-    Stories, Traces, answer_bytes,
+    Stories, Traces, answer_bytes, source_key,
 };
 
 const DIALOG_FILE: &str = "frontend-dialog.key";
@@ -236,6 +236,7 @@ pub struct Opened {
     feed: std::net::TcpListener,
     /// By shard.
     sockets: Vec<Sockets>,
+    ports: Ports,
     addresses: Vec<Listen>,
 }
 
@@ -251,7 +252,7 @@ impl Opened {
     /// # Errors
     /// See [`StartError`]; nothing is left running.
     pub async fn start(self) -> Result<Frontend, StartError> {
-        let Self { config, secrets, clock, catalog, policy, site, agents, audit, contacts, feed, sockets, addresses } =
+        let Self { config, secrets, clock, catalog, policy, site, agents, audit, contacts, feed, sockets, ports, addresses } =
             self;
         let at_feed = |source| StartError::Listen { what: config.feed.to_string(), source };
         let socket = TcpListener::from_std(feed).map_err(at_feed)?;
@@ -271,7 +272,7 @@ impl Opened {
         let agents = Arc::new(Published::new(agents, sockets.len()));
         let common =
             Common { guesses, limits, outages, traces, contacts, secrets, agents, policy, ledger, clock, stop, events };
-        let shards = start_shards(&config, &common, sockets, addresses)?;
+        let shards = start_shards(&config, &common, (sockets, ports), addresses)?;
         let (asks, ask_queue) = mpsc::channel(ASKS_MAX);
         let (gate_events, gates) = mpsc::channel(GATE_EVENTS_MAX);
         let control = control(&config, &common, &shards, (catalog, asks, feed), site, audit);
@@ -342,7 +343,8 @@ impl Frontend {
         let feed =
             listen(config.feed).map_err(|source| StartError::Listen { what: config.feed.to_string(), source })?;
         let (sockets, addresses) = bind_all(&config)?;
-        Ok(Opened { config, secrets, clock, catalog, policy, site, agents, audit, contacts, feed, sockets, addresses })
+        let ports = ports(&config, &secrets, &addresses)?;
+        Ok(Opened { config, secrets, clock, catalog, policy, site, agents, audit, contacts, feed, sockets, ports, addresses })
     }
 
     /// Starts a frontend: it answers SIP and takes gates when this returns.
@@ -414,9 +416,11 @@ fn listen(address: SocketAddr) -> io::Result<std::net::TcpListener> {
 fn start_shards(
     config: &Config,
     common: &Common,
-    sockets: Vec<Sockets>,
+    (sockets, ports): (Vec<Sockets>, Ports),
     addresses: Vec<Listen>,
 ) -> Result<Shards, StartError> {
+    // They are the first thread's, and then there is no other.
+    let mut ports = Some(ports);
     let mut shards = Shards { addresses, ..Shards::default() };
     let queues = sockets.iter().map(|_| shard_queue()).collect::<io::Result<Vec<_>>>().map_err(StartError::Thread)?;
     let (senders, inboxes): (Vec<_>, Vec<_>) = queues.into_iter().unzip();
@@ -432,7 +436,6 @@ fn start_shards(
         let ledger = Arc::clone(&common.ledger);
         let shard =
             Shard::new(settings, common.policy(), ledger, Arc::clone(&metrics)).map_err(StartError::Overload)?;
-        let ports = ports(config, &common.secrets, &shard, &shards.addresses)?;
         let counted = Arc::<StreamMetrics>::default();
         let streams = (!streams.is_empty())
             .then(|| Streams::new(number, streams, config.connections, Arc::clone(&counted)))
@@ -449,7 +452,7 @@ fn start_shards(
             shard,
             number,
             sockets,
-            ports,
+            ports: ports.take().unwrap_or_default(),
             frames,
             streams,
             inbox,
@@ -468,6 +471,11 @@ fn start_shards(
     Ok(shards)
 }
 
+/// Another for each start and thread.
+fn start_key(secrets: &Secrets, shard: u8) -> [u8; 32] {
+    sluicegate_proxy::derive(&secrets.start, &[shard])
+}
+
 /// Listeners before which what is too much is refused.
 fn sieved(config: &Config, addresses: &[Listen]) -> Arc<[u8]> {
     let refuses = config.overload.refuses_at_interfaces();
@@ -476,7 +484,7 @@ fn sieved(config: &Config, addresses: &[Listen]) -> Arc<[u8]> {
 }
 
 /// What the thread does at interfaces, which it has then to itself.
-fn ports(config: &Config, secrets: &Secrets, shard: &Shard, addresses: &[Listen]) -> Result<Ports, StartError> {
+fn ports(config: &Config, secrets: &Secrets, addresses: &[Listen]) -> Result<Ports, StartError> {
     if !config.has_one_thread() {
         return Ok(Ports::default());
     }
@@ -484,7 +492,7 @@ fn ports(config: &Config, secrets: &Secrets, shard: &Shard, addresses: &[Listen]
     let tag = u64::from_be_bytes(tag.first_chunk().copied().unwrap_or_default());
     let tag = format!("{tag:016x}").as_bytes().first_chunk().copied().unwrap_or_default();
     let bytes_per_s = answer_bytes(config.unproved_answers_per_s);
-    let sieve = Sieve { key: *shard.source_key(), tag, bytes_per_s };
+    let sieve = Sieve { key: source_key(&start_key(secrets, 0)), tag, bytes_per_s };
     let sieve = config.overload.refuses_at_interfaces().then_some(&sieve);
     Ports::open(addresses, config.datapath == Datapath::Xdp, sieve)
 }
@@ -496,7 +504,7 @@ fn guesses(secrets: &Secrets) -> Guesses {
 fn settings(config: &Config, common: &Common, (shard, overload): (u8, Overload), addresses: &[Listen]) -> Settings {
     let secrets = &common.secrets;
     let public = secrets.issuer.public().id();
-    let start_key = sluicegate_proxy::derive(&secrets.start, &[shard]);
+    let start_key = start_key(secrets, shard);
     Settings {
         realm: config.realm.clone(),
         algorithms: config.digest.clone(),

@@ -29,6 +29,9 @@ const SIEVED: Family = Family::counter(
     "What came by an interface and did not reach the process, or was not understood there.",
 );
 
+/// Of datagrams and of connections, with their numbers.
+type Listeners = [Vec<(u8, SocketAddr)>; 2];
+
 /// The interfaces by which packets come.
 #[derive(Debug, Default)]
 pub(crate) struct Ports {
@@ -51,7 +54,7 @@ impl Ports {
             Some(_) => listen.comes_by_an_interface(),
             None => listen.comes_as_frames(),
         };
-        let mut by_interface: BTreeMap<String, (Interface, [Vec<(u8, SocketAddr)>; 2])> = BTreeMap::new();
+        let mut by_interface: BTreeMap<String, (Interface, Listeners)> = BTreeMap::new();
         for (listen, number) in listens.iter().zip(0..).filter(|(listen, _)| is_wanted(listen)) {
             let failed = |why: String| StartError::Interface { what: listen.to_string(), why };
             let found = Interface::with_address(listen.address.ip()).map_err(|error| failed(error.to_string()))?;

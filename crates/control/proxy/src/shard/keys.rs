@@ -52,6 +52,17 @@ const PLACE_LEN_MAX: usize = 400;
 const STATEFUL_LEN: usize = 2 + 8 + WAY_LEN;
 
 /// The shard's keys. Those of tags, cookies and branches last over restarts; the others are new at each start.
+/// With which the sources of requests and connections are hashed (SipHash-2-4 of the octets of an IPv4 address, or of an IPv6
+/// /64), so that no one can choose with whom he shares a counter: also in front of the shard.
+#[must_use]
+pub fn source_key(start_key: &[u8; 32]) -> [u8; 16] {
+    half(start_key, b"sources")
+}
+
+fn half(key: &[u8; 32], label: &[u8]) -> [u8; 16] {
+    derive(key, label).first_chunk().copied().unwrap_or_default()
+}
+
 #[derive(Zeroize, ZeroizeOnDrop)]
 pub(super) struct Keys {
     #[zeroize(skip)]
@@ -62,6 +73,7 @@ pub(super) struct Keys {
     stateless: [u8; 16],
     /// For the tables of transactions, so that no one can aim at one chain of them.
     pub(super) tables: [u8; 16],
+    pub(super) sources: [u8; 16],
     /// For the buckets of unproved senders, so that no one can choose with whom he shares one.
     pub(super) unproved: [u8; 16],
     pub(super) calls: [u8; 32],
@@ -171,7 +183,6 @@ pub(super) enum BranchOwner {
 
 impl Keys {
     pub(super) fn new(settings: &Settings) -> Self {
-        let half = |key: &[u8; 32], label: &[u8]| derive(key, label).first_chunk().copied().unwrap_or_default();
         Self {
             cookie: CookieKey::new(half(&settings.dialog_key, b"cookie")),
             flow: half(&settings.dialog_key, b"flow"),
@@ -180,6 +191,7 @@ impl Keys {
             branch: half(&settings.dialog_key, &[&b"branch"[..], &settings.boot.to_be_bytes()].concat()),
             stateless: half(&settings.start_key, b"stateless"),
             tables: half(&settings.start_key, b"tables"),
+            sources: source_key(&settings.start_key),
             unproved: half(&settings.start_key, b"unproved"),
             calls: derive(&settings.start_key, b"calls"),
             pseudonyms: derive(&settings.dialog_key, b"pseudonyms"),

@@ -45,6 +45,7 @@ mod watch;
 pub use events::{Binding, Event, GateAnswer, Input};
 pub use ladder::Rung;
 pub use settings::{DigestName, Phones, Settings, Tables};
+pub use keys::source_key;
 pub use shedding::Overload;
 pub use unproved::answer_bytes;
 
@@ -117,7 +118,7 @@ impl Shard {
             exchanges: Exchanges::new(&cx.settings, cx.keys.tables),
             legs: Legs::new(tables.legs_max),
             registrar: Registrar::new(&cx.settings),
-            shedding: Shedding::new(cx.settings.overload, &tables, cx.keys.tables)?,
+            shedding: Shedding::new(cx.settings.overload, &tables, cx.keys.sources)?,
             cx,
         })
     }
@@ -154,12 +155,6 @@ impl Shard {
     #[must_use]
     pub fn lifted(&self, now: Instant) -> Vec<IpNet> {
         self.cx.settings.limits.lifted(now)
-    }
-
-    /// Sources are SipHash-2-4 of the octets of an IPv4 address, or of an IPv6 /64, with this key.
-    #[must_use]
-    pub const fn source_key(&self) -> &[u8; 16] {
-        self.shedding.key()
     }
 
     /// What was handed over last took its thread so long, with what it took to receive it.

@@ -269,11 +269,6 @@ impl Shedding {
         }
     }
 
-    /// With which key the sources of datagrams are hashed.
-    pub(super) const fn key(&self) -> &[u8; 16] {
-        &self.key
-    }
-
     /// What is to be done with a request.
     pub(super) fn judge(&mut self, cx: &Context, asked: Asked<'_>, is_shown: bool) -> Verdict {
         let class = class_of(asked);

@@ -9,6 +9,8 @@ use crate::{Thresholds, Used, Verdict, chance, door::Door, members::Members, sou
 const STEPS: (f64, f64) = (0.5, 2.0);
 /// How many times its level a source may have by its luck: twice, since what was counted before counts for half.
 const LUCKY_MAX: f64 = 4.0;
+/// How many times as long as a request a connection may wait.
+const CONNECTION_TURNS: u32 = 4;
 /// How much more connections are taken in the next interval once they do not wait any more.
 const MORE_CONNECTIONS: f64 = 1.1;
 /// How much less a source may send in the next interval while all wait for too long, and how much more once nobody does.
@@ -181,7 +183,8 @@ impl Adaptive {
         self.sojourn = used.sojourn;
         let step = ((self.aims.busy / cpu).min(most) * waiting.min(waiting_for_others)).max(STEPS.0);
         self.requests.step(step);
-        self.connections.step(match self.waiting(used.queued) {
+        // They wait for their turn among all that there are, which is no fault yet.
+        self.connections.step(match self.waiting(used.queued / CONNECTION_TURNS) {
             waits if waits < 1.0 => waits,
             _ => MORE_CONNECTIONS,
         });

@@ -275,6 +275,10 @@ impl Worker {
             streams.turn(now.instant, &mut |flow, proofs, heard| {
                 match heard {
                     Heard::Connection(waited) => return shard.connects(now, flow, waited),
+                    Heard::Waited(waited) => {
+                        shard.wait_at_first(waited);
+                        return true;
+                    }
                     Heard::Message(bytes, is_first) => {
                         shard.wait_over_stream(waited, is_first);
                         shard.on_message(now, flow, proofs, bytes);

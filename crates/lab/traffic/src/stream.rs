@@ -167,6 +167,11 @@ impl Stream {
         let _ = SockRef::from(&self.socket).set_linger(Some(std::time::Duration::ZERO));
     }
 
+    /// Has `bytes` sent behind what waits, once something is sent.
+    pub(crate) fn say_later(&mut self, bytes: &[u8]) {
+        self.unsent.extend_from_slice(bytes);
+    }
+
     /// Sends `bytes` behind what waits.
     pub(crate) fn send(&mut self, bytes: &[u8]) {
         self.unsent.extend_from_slice(bytes);

@@ -138,6 +138,11 @@ impl Shard {
         self.shedding.wait(Some(waited), 2, false);
     }
 
+    /// What a new connection brings has waited so long to be read.
+    pub fn wait_at_first(&mut self, waited: Duration) {
+        self.shedding.wait_at_first(waited);
+    }
+
     /// Somebody connects, and has waited so long for it, if that is known: whether to take the connection. Otherwise it is to
     /// be reset before anything is spent on it.
     pub fn connects(&mut self, now: Now, flow: Flow, waited: Option<Duration>) -> bool {

@@ -109,8 +109,8 @@ pub(super) struct Shedding {
     /// How long what is handled now has waited, and the shortest of datagrams, of streams and of frames since the last measurement.
     waited: Duration,
     shortest: [Option<Duration>; 3],
-    /// The same of connections that were taken.
-    queued: Option<Duration>,
+    /// The same of connections until they were taken, and of what they brought first.
+    queued: [Option<Duration>; 2],
     /// Whether what is handled now is what a new connection brings.
     is_first: bool,
     /// Whether what is handled now begins something; time spent since the last measurement on what does, and on all.
@@ -143,7 +143,7 @@ impl Shedding {
             opened: 0,
             waited: Duration::ZERO,
             shortest: [None; 3],
-            queued: None,
+            queued: [None; 2],
             is_first: false,
             begins: false,
             spent: (Duration::ZERO, Duration::ZERO),
@@ -192,7 +192,7 @@ impl Shedding {
     ) -> Measured {
         let beyond = gates.take(asked);
         let sojourn = std::mem::take(&mut self.shortest).into_iter().flatten().max().unwrap_or_default();
-        let queued = self.queued.take().unwrap_or_default();
+        let queued = std::mem::take(&mut self.queued).into_iter().flatten().max().unwrap_or_default();
         let (begun, all) = std::mem::take(&mut self.spent);
         // Where nothing is known of it, nothing is excused with it.
         let begun = if all.is_zero() { 1.0 } else { begun.as_secs_f64() / all.as_secs_f64() };
@@ -254,11 +254,18 @@ impl Shedding {
 
     /// Whether to take a connection, of which nothing is known but its source, and how long it has waited for that.
     fn connects(&mut self, cx: &Context, flow: Flow, waited: Option<Duration>) -> bool {
-        self.queued = self.queued.into_iter().chain(waited).min();
+        let [queued, _] = &mut self.queued;
+        *queued = (*queued).into_iter().chain(waited).min();
         let Control::Adaptive(adaptive, _) = &mut self.control else { return true };
         self.draws += 1;
         let draw = hash(&self.key, &self.draws.to_be_bytes());
         adaptive.connects(draw, source_of(&self.key, flow), cx.settings.sieved.contains(&flow.listener))
+    }
+
+    /// What a new connection brings has waited so long to be read.
+    pub(super) fn wait_at_first(&mut self, waited: Duration) {
+        let [_, queued] = &mut self.queued;
+        *queued = Some(queued.map_or(waited, |shortest| shortest.min(waited)));
     }
 
     /// See [`Adaptive::sieves`].

@@ -7,6 +7,7 @@ use std::{
 };
 
 use nix::sys::epoll::EpollFlags;
+use sluicegate_datapath::unread_for;
 use sluicegate_proxy::{ConnectionId, Flow, Proofs};
 use sluicegate_sip::{
     message::ParseError,
@@ -36,6 +37,8 @@ const LINGER_MAX: Duration = Duration::from_secs(2);
 pub(crate) enum Heard<'b> {
     /// A peer wants one, and has waited so long for it: whether to take it.
     Connection(Option<Duration>),
+    /// What a new connection brings has waited so long to be read.
+    Waited(Duration),
     /// A whole message, or a keep-alive, which has its answer. Whether it is of the [first](FIRST).
     Message(&'b [u8], bool),
     /// What is no message, and why: nothing will follow.
@@ -125,6 +128,11 @@ impl Connection {
     /// Whether a whole message has ever come over it.
     pub(super) const fn has_spoken(&self) -> bool {
         self.messages > 0
+    }
+
+    /// How long the first that comes over it has waited to be read.
+    pub(super) fn first_waited(&self) -> Option<Duration> {
+        if self.messages > 0 || self.is_ours { None } else { unread_for(&self.socket).ok() }
     }
 
     /// Bytes that it holds of what has not come to its end.

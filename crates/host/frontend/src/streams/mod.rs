@@ -44,8 +44,8 @@ pub(crate) use connection::Heard;
 pub(crate) use counted::{StreamMetrics, Unsent, counted, metrics};
 pub use places::Connections;
 
-/// Connections that the kernel holds until they are taken: as many as a thread takes in a fraction of a second.
-const BACKLOG: i32 = 256;
+/// Connections that the kernel holds until they are taken.
+const BACKLOG: i32 = 1_024;
 /// Most connections taken from one listener before others get their turn.
 const ACCEPTS_PER_TURN: usize = 16;
 /// Most sockets looked at before others get their turn.
@@ -458,6 +458,9 @@ impl Streams {
                 return self.end(slot, Ended::Unreached);
             }
             connection.stage = Stage::Open;
+        }
+        if let Some(waited) = connection.first_waited() {
+            heard(connection.flow, &self.nothing, Heard::Waited(waited));
         }
         let tls = self.listeners.get(&connection.flow.listener).and_then(|listener| listener.tls.as_deref());
         let result = match ready.intersects(!EpollFlags::EPOLLOUT) {

@@ -61,6 +61,7 @@ impl Thread {
         streams.turn(self.now, &mut |flow, proved, what| {
             match what {
                 Heard::Connection(_) => return takes,
+                Heard::Waited(_) => {}
                 Heard::Message(bytes, _) => {
                     heard.push((flow, String::from_utf8(bytes.to_vec()).unwrap()));
                     proofs.push(Arc::clone(proved));

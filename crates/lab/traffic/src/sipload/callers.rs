@@ -184,7 +184,7 @@ impl<'s> Load<'s> {
         let own = |sources| nth(sources, 1 + u64::from(place) % hosts(sources));
         let from = self.spec.sources.map_or_else(|| any_like(to.ip()), own);
         let line = Line::open(SocketAddr::new(from, 0), to, (self.spec.way.over, self.tls.as_ref()))?;
-        self.ready.add(line.as_fd(), EpollEvent::new(EpollFlags::EPOLLIN, place.into()))?;
+        self.ready.add(line.as_fd(), EpollEvent::new(line.waits_for(), place.into()))?;
         let at = place as usize;
         if at >= self.lines.len() {
             self.lines.resize_with(at + 1, || None);
@@ -286,6 +286,7 @@ impl<'s> Load<'s> {
     fn hear(&mut self, place: u32) {
         let now = self.now();
         let Some(Some(line)) = self.lines.get_mut(place as usize) else { return };
+        let waited_for = line.waits_for();
         let mut ended = Wants::Nothing;
         line.hear(&mut self.inbox, |phone, message| {
             let wants = self.calls.hear(now, message, phone);
@@ -293,6 +294,9 @@ impl<'s> Load<'s> {
                 ended = wants;
             }
         });
+        if line.waits_for() != waited_for {
+            let _ = self.ready.modify(line.as_fd(), &mut EpollEvent::new(line.waits_for(), place.into()));
+        }
         self.unsent.push(place);
         if line.is_over() {
             self.lines[place as usize] = None;

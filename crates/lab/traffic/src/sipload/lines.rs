@@ -7,6 +7,7 @@ use std::{
     sync::Arc,
 };
 
+use nix::sys::epoll::EpollFlags;
 use rustls::ClientConfig;
 use sluicegate_sip::stream::{Framer, Item};
 
@@ -59,6 +60,8 @@ impl Phone {
 /// A telephone and its end of the wire.
 pub(super) struct Line {
     wire: Wire,
+    /// Whether it is a connection that does not stand yet.
+    is_connecting: bool,
     pub(super) phone: Phone,
 }
 
@@ -81,7 +84,7 @@ impl Line {
             let local = socket.local_addr()?;
             (Wire::Datagrams(socket), local)
         };
-        Ok(Self { wire, phone: Phone::new(local, over) })
+        Ok(Self { wire, is_connecting: over.is_stream(), phone: Phone::new(local, over) })
     }
 
     pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
@@ -89,6 +92,11 @@ impl Line {
             Wire::Datagrams(socket) => socket.as_fd(),
             Wire::Connection(held) => held.0.socket.as_fd(),
         }
+    }
+
+    /// What it waits for.
+    pub(super) fn waits_for(&self) -> EpollFlags {
+        if self.is_connecting { EpollFlags::EPOLLIN | EpollFlags::EPOLLOUT } else { EpollFlags::EPOLLIN }
     }
 
     /// Whether it is a connection that has ended.
@@ -119,6 +127,10 @@ impl Line {
                 }
                 false
             }
+            Wire::Connection(held) if self.is_connecting => {
+                held.0.say_later(unsent);
+                false
+            }
             Wire::Connection(held) => {
                 if ends.is_empty() {
                     held.0.push();
@@ -136,6 +148,7 @@ impl Line {
     /// Gives `take` what has come.
     pub(super) fn hear(&mut self, inbox: &mut Inbox, mut take: impl FnMut(&mut Phone, &[u8])) {
         let phone = &mut self.phone;
+        self.is_connecting = false;
         match &mut self.wire {
             Wire::Datagrams(socket) => {
                 for _ in 0..BATCHES_PER_TURN {

@@ -43,6 +43,7 @@ static __s64 (*const bpf_csum_diff)(const __u32 *from, __u32 from_size, const __
 static long (*const bpf_redirect_map)(void *map, __u64 key, __u64 flags) = (void *)51;
 static long (*const bpf_xdp_adjust_meta)(struct xdp_md *ctx, int delta) = (void *)54;
 static long (*const bpf_xdp_adjust_tail)(struct xdp_md *ctx, int delta) = (void *)65;
+static __u64 (*const bpf_ktime_get_coarse_ns)(void) = (void *)160;
 static long (*const bpf_loop)(__u32 turns, void *step, void *ctx, __u64 flags) = (void *)181;
 static long (*const bpf_xdp_load_bytes)(struct xdp_md *ctx, __u32 offset, void *to, __u32 len) = (void *)189;
 static long (*const bpf_xdp_store_bytes)(struct xdp_md *ctx, __u32 offset, const void *from, __u32 len) = (void *)190;

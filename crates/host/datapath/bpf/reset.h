@@ -7,7 +7,7 @@
 #ifndef SLUICEGATE_RESET_H
 #define SLUICEGATE_RESET_H
 
-#include "sieve.h"
+#include "refuse.h"
 
 #define TCP_HEADER 20
 #define PROTOCOL_TCP 6

@@ -2,12 +2,12 @@
 /*
  * The XDP program of a frontend: whole datagrams for one of its addresses go to the AF_XDP socket of their queue, and
  * everything else to the kernel, where the frontend's sockets are: fragments, tagged frames, options, other hosts' frames,
- * and datagrams of a queue without a socket. It drops nothing, and looks at nothing that it does not have to: the process
- * checks lengths, checksums and addresses.
+ * and datagrams of a queue without a socket. Of what is left to others it looks at nothing that it does not have to: they
+ * check lengths, checksums and addresses. What the process has no time for it refuses itself (refuse.h, reset.h).
  */
 #include "kernel.h"
+#include "refuse.h"
 #include "reset.h"
-#include "sieve.h"
 
 /* Mirrored in src/xdp/udp/program.rs, whose tests read these numbers. */
 #define LISTENERS_MAX 8

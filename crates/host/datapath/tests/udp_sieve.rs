@@ -4,12 +4,13 @@
 mod support;
 
 use std::{
-    net::{IpAddr, SocketAddr},
+    io::ErrorKind,
+    net::{IpAddr, SocketAddr, TcpListener, TcpStream},
     time::Instant,
 };
 
 use siphasher::sip::SipHasher24;
-use sluicegate_datapath::{Interface, OpenError, SHARES, SPARED_MAX, Sieve, SieveCounts, UdpPort};
+use sluicegate_datapath::{Interface, OpenError, SHARES, SPARED_MAX, Sieve, SieveCounts, Sieved, UdpPort};
 use sluicegate_sip::{
     message::{HeaderName, Message, Rport},
     write::Response,
@@ -27,17 +28,18 @@ const ALL: u32 = u32::MAX;
 /// Frames of one batch.
 const BATCH: usize = 32;
 
-/// A server with a sieve.
-struct Sieved {
+/// A server with a sieve, which takes connections too.
+struct Server {
     wire: Wire,
     port: UdpPort,
 }
 
-impl Sieved {
+impl Server {
     fn new(takes_frames: bool, offloads: bool, sieve: &Sieve) -> Self {
         let mut opened = None;
         let wire = Wire::with(offloads, |interface| {
-            let (port, queues) = UdpPort::open(interface, &listeners(), takes_frames, Some(sieve)).unwrap();
+            let (port, queues) =
+                UdpPort::open(interface, (&listeners(), &streams()), takes_frames, Some(sieve)).unwrap();
             assert_eq!(takes_frames, !queues.is_empty());
             opened = Some(port);
             queues
@@ -48,7 +50,7 @@ impl Sieved {
     /// Refuses everybody.
     fn refusing(takes_frames: bool) -> Self {
         let mut sieved = Self::new(takes_frames, false, &SIEVE);
-        sieved.port.set_shares(&[0; SHARES]);
+        sieved.port.set_shares(Sieved::Requests, &[0; SHARES]);
         sieved
     }
 
@@ -100,7 +102,13 @@ fn since(before: SieveCounts, now: SieveCounts) -> SieveCounts {
         acks: now.acks - before.acks,
         over_budget: now.over_budget - before.over_budget,
         unread: now.unread - before.unread,
+        resets: now.resets - before.resets,
     }
+}
+
+/// Where the server takes connections.
+fn streams() -> [SocketAddr; 2] {
+    [at(SERVER, 0, PORT), at(SERVER, 1, PORT)]
 }
 
 /// A frame from a client, to the server's address of the same version.
@@ -140,8 +148,8 @@ fn a_refusal_is_what_the_server_itself_would_answer() {
         return;
     }
     for (takes_frames, offloads) in [(false, false), (false, true), (true, false), (true, true)] {
-        let mut sieved = Sieved::new(takes_frames, offloads, &SIEVE);
-        sieved.port.set_shares(&[0; SHARES]);
+        let mut sieved = Server::new(takes_frames, offloads, &SIEVE);
+        sieved.port.set_shares(Sieved::Requests, &[0; SHARES]);
         eprintln!("{}", sieved.port.describe());
         for (version, method) in [(0, "INVITE"), (0, "REGISTER"), (1, "INVITE"), (1, "REGISTER")] {
             let text = request(method);
@@ -186,7 +194,7 @@ fn every_address_and_port_is_told_as_it_is() {
     if !is_root() {
         return;
     }
-    let sieved = Sieved::refusing(false);
+    let sieved = Server::refusing(false);
     let text = request("INVITE");
     let mut capture =
         sieved.wire.client.run(|| sluicegate_datapath::raw::Socket::open("c0", &Default::default()).unwrap());
@@ -219,18 +227,18 @@ fn a_source_passes_with_the_higher_of_its_two_probabilities() {
         return;
     }
     for takes_frames in [false, true] {
-        let mut sieved = Sieved::new(takes_frames, false, &SIEVE);
+        let mut sieved = Server::new(takes_frames, false, &SIEVE);
         let many = |count: usize| vec![from(CLIENT[0], request("REGISTER").as_bytes()); count];
         assert_eq!(sieved.sift(&many(100)).1.refused, 0, "nobody is, before anything is said");
-        sieved.port.set_shares(&[0; SHARES]);
+        sieved.port.set_shares(Sieved::Requests, &[0; SHARES]);
         assert_eq!(sieved.sift(&many(100)).1.refused, 100);
-        sieved.port.set_shares(&[1 << 31; SHARES]);
+        sieved.port.set_shares(Sieved::Requests, &[1 << 31; SHARES]);
         let half = sieved.sift(&many(1_000)).1.refused;
         assert!((400..600).contains(&half), "{half}");
-        sieved.port.set_shares(&[ALL / 10; SHARES]);
+        sieved.port.set_shares(Sieved::Requests, &[ALL / 10; SHARES]);
         let most = sieved.sift(&many(1_000)).1.refused;
         assert!((800..980).contains(&most), "{most}");
-        sieved.port.set_shares(&[ALL; SHARES]);
+        sieved.port.set_shares(Sieved::Requests, &[ALL; SHARES]);
         assert_eq!(sieved.sift(&many(100)).1.refused, 0);
         // By source, in either row; of an IPv6 /64 all are one.
         for (source, twin, stranger) in [
@@ -244,7 +252,7 @@ fn a_source_passes_with_the_higher_of_its_two_probabilities() {
             for row in 0..2 {
                 let mut shares = vec![0; SHARES];
                 shares[row * 4_096 + (hash >> (16 * row)) as usize % 4_096] = ALL;
-                sieved.port.set_shares(&shares);
+                sieved.port.set_shares(Sieved::Requests, &shares);
                 for (source, refused) in [(source, 0), (twin, 0), (stranger, 1)] {
                     let text = request("INVITE");
                     assert_eq!(sieved.sift(&[from(source, text.as_bytes())]).1.refused, refused, "{source} {row}");
@@ -255,19 +263,20 @@ fn a_source_passes_with_the_higher_of_its_two_probabilities() {
 }
 
 #[test]
-fn of_spared_addresses_nothing_is_refused_and_there_are_so_many() {
+fn of_spared_prefixes_nothing_is_refused_and_there_are_so_many() {
     if !is_root() {
         return;
     }
-    let mut sieved = Sieved::refusing(false);
-    let refused = |sieved: &mut Sieved, source| sieved.sift(&[from(source, request("INVITE").as_bytes())]).1.refused;
-    for source in CLIENT {
-        sieved.port.spare(&[ip("192.0.2.1"), ip(source)]).unwrap();
-        for other in CLIENT {
-            assert_eq!(refused(&mut sieved, other), u64::from(other != source));
+    let mut sieved = Server::refusing(false);
+    let refused = |sieved: &mut Server, source| sieved.sift(&[from(source, request("INVITE").as_bytes())]).1.refused;
+    for (source, len, twin) in [(CLIENT[0], 28, "198.51.100.15"), (CLIENT[1], 56, "2001:db8:1:ff::1")] {
+        sieved.port.spare(&[(ip("192.0.2.1"), 32), (ip(source), len)]).unwrap();
+        assert_eq!((refused(&mut sieved, source), refused(&mut sieved, twin)), (0, 0));
+        for other in ["198.51.100.16", "2001:db8:1:100::1", "192.0.2.2"] {
+            assert_eq!(refused(&mut sieved, other), 1, "{other}");
         }
     }
-    let many: Vec<IpAddr> = (0..=SPARED_MAX as u32).map(|n| IpAddr::V4((0xcb00_7100 + n).into())).collect();
+    let many: Vec<_> = (0..=SPARED_MAX as u32).map(|n| (IpAddr::V4((0xcb00_7100 + n).into()), 32)).collect();
     let error = sieved.port.spare(&many).unwrap_err();
     assert!(matches!(error, OpenError::TooMany { table: "spared", max: SPARED_MAX, .. }), "{error}");
     assert_eq!(refused(&mut sieved, CLIENT[1]), 0, "it was as before");
@@ -285,7 +294,7 @@ fn what_is_not_understood_whole_is_the_servers_to_judge() {
         return;
     }
     for takes_frames in [false, true] {
-        let mut sieved = Sieved::refusing(takes_frames);
+        let mut sieved = Server::refusing(takes_frames);
         for text in passing() {
             assert!(sieved.passes(text.as_bytes()), "{text}");
         }
@@ -303,6 +312,10 @@ fn what_is_not_understood_whole_is_the_servers_to_judge() {
             ("Content-Length: 0\r\n\r\n", "Content-Length: 5\r\n\r\nv=0\r\n"),
         ] {
             assert!(!sieved.passes(changed(what, by).as_bytes()), "{by}");
+        }
+        // Wherever in a word or block lines end.
+        for len in 0..130 {
+            assert!(!sieved.passes(changed("70", &"7".repeat(len + 1)).as_bytes()), "{len}");
         }
         let others = ["OPTIONS", "BYE", "CANCEL", "INVITER", "REGISTERS", "invite", "UPDATE"];
         let unread = sieved.port.counts().unread;
@@ -377,7 +390,7 @@ fn cut_and_binary_datagrams_pass_as_they_are() {
     if !is_root() {
         return;
     }
-    let mut sieved = Sieved::refusing(false);
+    let mut sieved = Server::refusing(false);
     let whole = request("INVITE").into_bytes();
     let cut: Vec<_> = (1..whole.len()).map(|len| from(CLIENT[0], &whole[..len])).collect();
     let (passed, counts) = sieved.sift(&cut);
@@ -425,7 +438,7 @@ fn an_acknowledgement_of_a_refusal_ends_here_and_all_others_pass() {
         return;
     }
     for takes_frames in [false, true] {
-        let mut sieved = Sieved::new(takes_frames, false, &SIEVE);
+        let mut sieved = Server::new(takes_frames, false, &SIEVE);
         let ack = |end: &str| changed("To: <sip:bob@example.org>", &format!("To: <sip:bob@example.org>{end}"));
         let ack = |end: &str| ack(end).replace("INVITE", "ACK");
         for end in [";tag=0123456789abcdef", ";x=y;tag=0123456789abcdef;z", "; TAG=0123456789abcdef"] {
@@ -448,22 +461,24 @@ fn a_neighbourhood_is_sent_so_much_in_a_second() {
     if !is_root() {
         return;
     }
-    let mut sieved = Sieved::new(false, false, &Sieve { bytes_per_s: 10_000, ..SIEVE });
-    sieved.port.set_shares(&[0; SHARES]);
+    let mut sieved = Server::new(false, false, &Sieve { bytes_per_s: 10_000, ..SIEVE });
+    sieved.port.set_shares(Sieved::Requests, &[0; SHARES]);
     let text = request("INVITE");
     let flood = |prefix: &str, host: fn(usize) -> String| {
         (0..200).map(|n| from(&format!("{prefix}{}", host(n)), text.as_bytes())).collect::<Vec<_>>()
     };
+    let client = Site::udp(&sieved.wire.client, CLIENT[0], 4000);
+    client.send_to(text.as_bytes(), at(SERVER, 0, PORT)).unwrap();
+    // Other addresses are a few characters shorter.
+    let shortest = wait_for(&client).0.len() as u64 - 10;
     for frames in [flood("192.0.2.", |n| (n + 1).to_string()), flood("2001:db8:7:7:", |n| format!("{n:x}:1:2:3"))] {
-        // As long as an answer is.
         let started = Instant::now();
         let (passed, counts) = sieved.sift(&frames);
         let seconds = started.elapsed().as_secs() + 2;
         assert!(passed.is_empty());
-        // Answers have between 400 and 500 bytes.
-        assert!((1..=seconds * 10_000 / 400).contains(&counts.refused), "{counts:?}");
+        assert!((1..=seconds * (10_000 / shortest)).contains(&counts.refused), "{counts:?}");
         assert_eq!(counts.refused + counts.over_budget, 200);
-        // Spent in this second, and the next one has its own.
+        // Each second has its own.
         let until = Instant::now() + PATIENCE;
         while sieved.sift(&frames[..1]).1.refused == 0 {
             assert!(Instant::now() < until, "no second has its own");
@@ -474,12 +489,46 @@ fn a_neighbourhood_is_sent_so_much_in_a_second() {
 }
 
 #[test]
+fn connections_are_refused_by_shares_of_their_own() {
+    if !is_root() {
+        return;
+    }
+    for offloads in [false, true] {
+        let mut sieved = Server::new(false, offloads, &SIEVE);
+        let listeners = streams().map(|own| TcpListener::bind(own).unwrap());
+        let connect = |sieved: &Server, to: SocketAddr| {
+            sieved.wire.client.run(|| TcpStream::connect_timeout(&to, PATIENCE).map(drop).map_err(|error| error.kind()))
+        };
+        let refused = Err(ErrorKind::ConnectionRefused);
+        sieved.port.set_shares(Sieved::Requests, &[0; SHARES]);
+        for (own, listener) in streams().into_iter().zip(&listeners) {
+            assert_eq!(connect(&sieved, own), Ok(()), "requests are refused, and no connections");
+            listener.accept().unwrap();
+        }
+        sieved.port.set_shares(Sieved::Connections, &[0; SHARES]);
+        for own in streams() {
+            assert_eq!(connect(&sieved, own), refused);
+        }
+        assert_eq!(sieved.port.counts(), SieveCounts { resets: 2, ..SieveCounts::default() });
+        for (own, listener) in streams().into_iter().zip(&listeners) {
+            sieved.port.spare(&[(ip(CLIENT[usize::from(own.is_ipv6())]), 32)]).unwrap();
+            assert_eq!(connect(&sieved, own), Ok(()));
+            listener.accept().unwrap();
+        }
+        // Where it says nothing of connections, somebody else may take them.
+        sieved.port.spare(&[]).unwrap();
+        let other = TcpListener::bind(at(SERVER, 0, PORT + 1)).unwrap();
+        assert_eq!(connect(&sieved, other.local_addr().unwrap()), Ok(()));
+    }
+}
+
+#[test]
 fn what_no_other_host_can_have_sent_is_not_answered() {
     if !is_root() {
         return;
     }
     // As frames, the server is who looks at them; the kernel has its own rules.
-    let mut sieved = Sieved::refusing(true);
+    let mut sieved = Server::refusing(true);
     let text = request("INVITE");
     let sources =
         ["0.0.0.1", "127.0.0.1", "224.0.0.1", "255.255.255.255", SERVER[0], "::", "::1", "ff02::1", SERVER[1]];
@@ -508,8 +557,8 @@ fn the_sieve_goes_with_its_port_and_there_is_one_at_a_time() {
     if !is_root() {
         return;
     }
-    let Sieved { wire, port } = Sieved::refusing(false);
-    let again = UdpPort::open(&Interface::read("f0").unwrap(), &listeners(), false, Some(&SIEVE));
+    let Server { wire, port } = Server::refusing(false);
+    let again = UdpPort::open(&Interface::read("f0").unwrap(), (&listeners(), &streams()), false, Some(&SIEVE));
     assert!(matches!(&again, Err(OpenError::Busy { .. })), "{again:?}");
     let text = request("INVITE");
     wire.send(&[from(CLIENT[0], text.as_bytes())]);

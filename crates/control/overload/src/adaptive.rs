@@ -58,6 +58,9 @@ pub struct Adaptive {
     requests: Door,
     passed: Sources,
     connections: Door,
+    /// Connections that were taken in this interval, and those that brought something in it for the first time.
+    taken: u32,
+    served: u32,
     members: Members,
     /// Datagrams of each source, and how many each of its members may send in an interval; all while datagrams are read in time.
     datagrams: Sources,
@@ -80,6 +83,8 @@ impl Adaptive {
             requests: Door::new(),
             passed: Sources::new(),
             connections: Door::new(),
+            taken: 0,
+            served: 0,
             members: Members::new(),
             datagrams: Sources::new(),
             pace: None,
@@ -124,7 +129,14 @@ impl Adaptive {
     pub fn connects(&mut self, draw: u64, source: u64, is_sieved: bool) -> bool {
         let members = f64::from(self.members.of(source).max(1));
         let share = self.connections.share(source, members, is_sieved) * (1.0 - self.memory);
-        chance(draw) < share
+        let is_taken = chance(draw) < share;
+        self.taken += u32::from(is_taken);
+        is_taken
+    }
+
+    /// What a new connection brought first was read.
+    pub const fn serve_connection(&mut self) {
+        self.served += 1;
     }
 
     /// Whether connections are refused, so that those that are taken need not be judged again by what they bring first.
@@ -183,16 +195,25 @@ impl Adaptive {
         self.sojourn = used.sojourn;
         let step = ((self.aims.busy / cpu).min(most) * waiting.min(waiting_for_others)).max(STEPS.0);
         self.requests.step(step);
-        // They wait for their turn among all that there are, which is no fault yet.
-        self.connections.step(match self.waiting(used.queued / CONNECTION_TURNS) {
-            waits if waits < 1.0 => waits,
-            _ => MORE_CONNECTIONS,
-        });
+        self.connections.step(self.connection_step(used.queued));
+        (self.taken, self.served) = (0, 0);
         self.pace = self.next_pace(used.sojourn);
         self.passed.fade();
         self.datagrams.fade();
         self.requests.fade(&self.members);
         self.connections.fade(&self.members);
+    }
+
+    /// As many are taken as were served, fewer while they wait, and a few more while they do not. What was taken shows only
+    /// later how long it waits, so that a rule that knew no more than that would go on for too long.
+    fn connection_step(&self, queued: Duration) -> f64 {
+        let served = f64::from(self.served) / f64::from(self.taken.max(1));
+        // They wait for their turn among all that there are, which is no fault yet.
+        let step = match self.waiting(queued / CONNECTION_TURNS) {
+            waits if waits < 1.0 => waits * served,
+            _ => served.max(MORE_CONNECTIONS),
+        };
+        step.clamp(STEPS.0, STEPS.1)
     }
 
     fn next_pace(&self, sojourn: Duration) -> Option<f64> {

@@ -21,7 +21,6 @@ typedef long long __s64;
 
 #define MAP_ARRAY 2
 #define MAP_PERCPU_ARRAY 6
-#define MAP_LPM_TRIE 11
 #define MAP_XSK 17
 
 enum xdp_action { XDP_ABORTED, XDP_DROP, XDP_PASS, XDP_TX, XDP_REDIRECT };

@@ -34,7 +34,6 @@
 
 #define WORD sizeof(__u64)
 
-#define NO_PREALLOC 1
 #define MMAPABLE 1024
 
 /* What the process says of the sieve. */
@@ -50,9 +49,22 @@ struct sieve {
 
 enum counter { REFUSED, ACKS, OVER_BUDGET, UNREAD, RESETS, COUNTERS };
 
-/* Probability that a request or a connection passes, row after row. The process writes into it as memory. */
-struct shares {
+struct address {
+	__u64 halves[2]; /* IPv4 mapped into IPv6 */
+};
+
+struct prefix {
+	struct address address, mask;
+};
+
+/* What the process and the program tell each other. The process has it in its memory, and needs no system call for it. */
+struct shared {
+	/* Probability that a request or a connection passes, row after row. */
 	__u32 columns[TABLES][SHARE_ROWS * SHARE_COLUMNS];
+	__u64 counters[COUNTERS];
+	/* Sources of which nothing is refused. */
+	__u64 spared_count;
+	struct prefix spared[SPARED_MAX];
 };
 
 struct {
@@ -60,26 +72,8 @@ struct {
 	MAP_NUMBER(max_entries, 1);
 	MAP_NUMBER(map_flags, MMAPABLE);
 	MAP_TYPE(key, __u32);
-	MAP_TYPE(value, struct shares);
-} shares SEC(".maps");
-
-struct address {
-	__u64 halves[2]; /* IPv4 mapped into IPv6 */
-};
-
-struct prefix {
-	__u32 len; /* in bits */
-	__u8 address[16];
-};
-
-/* Sources of which nothing is refused. */
-struct {
-	MAP_NUMBER(type, MAP_LPM_TRIE);
-	MAP_NUMBER(max_entries, SPARED_MAX);
-	MAP_NUMBER(map_flags, NO_PREALLOC);
-	MAP_TYPE(key, struct prefix);
-	MAP_TYPE(value, __u8);
-} spared SEC(".maps");
+	MAP_TYPE(value, struct shared);
+} shared SEC(".maps");
 
 /* By the hash of a prefix: a second of the clock, and above it in the word the bytes that went there within it. */
 struct {
@@ -88,13 +82,6 @@ struct {
 	MAP_TYPE(key, __u32);
 	MAP_TYPE(value, __u64);
 } budgets SEC(".maps");
-
-struct {
-	MAP_NUMBER(type, MAP_PERCPU_ARRAY);
-	MAP_NUMBER(max_entries, COUNTERS);
-	MAP_TYPE(key, __u32);
-	MAP_TYPE(value, __u64);
-} counters SEC(".maps");
 
 /* Both ends of a datagram. */
 struct datagram {
@@ -128,10 +115,11 @@ static ALWAYS_INLINE __u32 bounded(__u32 value, __u32 mask)
 
 static ALWAYS_INLINE void count(__u32 which)
 {
-	__u64 *counted = bpf_map_lookup_elem(&counters, &which);
+	__u32 zero = 0;
+	struct shared *all = bpf_map_lookup_elem(&shared, &zero);
 
-	if (counted)
-		*counted += 1;
+	if (all && which < COUNTERS)
+		__sync_fetch_and_add(&all->counters[which], 1);
 }
 
 /* SipHash-2-4 of an address: of four bytes in the last word, or of two words. */
@@ -192,9 +180,8 @@ static ALWAYS_INLINE __u64 sip_hash(const struct sieve *sieve, const struct data
 static ALWAYS_INLINE int passes(const struct sieve *sieve, const struct datagram *datagram, __u32 table)
 {
 	__u64 hash = sip_hash(sieve, datagram, ~0U);
-	__u32 zero = 0, share, other;
-	struct prefix whole = { .len = 128 };
-	const struct shares *all = bpf_map_lookup_elem(&shares, &zero);
+	__u32 zero = 0, share, other, i;
+	const struct shared *all = bpf_map_lookup_elem(&shared, &zero);
 
 	if (!all)
 		return 1;
@@ -204,8 +191,14 @@ static ALWAYS_INLINE int passes(const struct sieve *sieve, const struct datagram
 		share = other;
 	if (share == ~0U || bpf_get_prandom_u32() < share)
 		return 1;
-	__builtin_memcpy(whole.address, datagram->source.halves, sizeof(whole.address));
-	return !!bpf_map_lookup_elem(&spared, &whole);
+	for (i = 0; i < SPARED_MAX && i < all->spared_count; i++) {
+		const struct prefix *spared = &all->spared[i];
+
+		if ((datagram->source.halves[0] & spared->mask.halves[0]) == spared->address.halves[0] &&
+		    (datagram->source.halves[1] & spared->mask.halves[1]) == spared->address.halves[1])
+			return 1;
+	}
+	return 0;
 }
 
 /* Whether so much may still go to the sender's neighbourhood in this second of the clock, which never goes back there. */

@@ -279,12 +279,12 @@ impl Worker {
                         shard.wait_at_first(waited);
                         return true;
                     }
-                    Heard::Message(bytes, is_first) => {
-                        shard.wait_over_stream(waited, is_first);
+                    Heard::Message(bytes, nth) => {
+                        shard.wait_over_stream(waited, nth);
                         shard.on_message(now, flow, proofs, bytes);
                     }
                     Heard::Broken(bytes, error) => {
-                        shard.wait_over_stream(waited, false);
+                        shard.wait_over_stream(waited, u32::MAX);
                         shard.on_broken(now, flow, bytes, error);
                     }
                 }

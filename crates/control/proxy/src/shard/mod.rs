@@ -125,17 +125,17 @@ impl Shard {
 
     /// The datagram that is handed over next has waited so long since it came, if that is known.
     pub fn wait(&mut self, waited: Option<Duration>) {
-        self.shedding.wait(waited, 0, false);
+        self.shedding.wait(waited, 0, u32::MAX);
     }
 
-    /// What is handed over next has waited in a stream for so long at most; whether it is of the first that its connection brings.
-    pub fn wait_over_stream(&mut self, waited: Duration, is_first: bool) {
-        self.shedding.wait(Some(waited), 1, is_first);
+    /// What is handed over next has waited in a stream for so long at most; the how manieth it is that its connection brings.
+    pub fn wait_over_stream(&mut self, waited: Duration, nth: u32) {
+        self.shedding.wait(Some(waited), 1, nth);
     }
 
     /// The datagram that is handed over next has waited so long in a frame: beside the sockets, where others may wait for less.
     pub fn wait_in_frame(&mut self, waited: Duration) {
-        self.shedding.wait(Some(waited), 2, false);
+        self.shedding.wait(Some(waited), 2, u32::MAX);
     }
 
     /// What a new connection brings has waited so long to be read.

@@ -40,6 +40,8 @@ const SETTING_UP: (f64, f64) = (0.25, 0.5);
 const RINGS_MAX: Duration = Duration::from_secs(60);
 /// INVITEs that are ended in one turn at most.
 const ENDED_PER_TURN: usize = 64;
+/// So many messages are what a connection was made for: to ask, and to ask again with credentials.
+const FIRST: u32 = 4;
 /// As much of a Call-ID as is looked at, in bytes.
 const CALL_ID_JUDGED: usize = 256;
 /// Ended INVITEs that [`Ages`] bears beyond as many as live.
@@ -151,10 +153,12 @@ impl Shedding {
         })
     }
 
-    /// What is handled next has waited so long, if that is known, in a way of its own; and whether it is of the first that a
-    /// connection brings.
-    pub(super) fn wait(&mut self, waited: Option<Duration>, way: usize, is_first: bool) {
-        self.is_first = is_first;
+    /// What is handled next has waited so long, if that is known, in a way of its own; and is the `nth` that a connection brings.
+    pub(super) fn wait(&mut self, waited: Option<Duration>, way: usize, nth: u32) {
+        self.is_first = nth <= FIRST;
+        if let (1, Control::Adaptive(adaptive, _)) = (nth, &mut self.control) {
+            adaptive.serve_connection();
+        }
         self.waited = waited.unwrap_or_default();
         if let (Some(waited), Some(shortest)) = (waited, self.shortest.get_mut(way)) {
             *shortest = Some(shortest.map_or(waited, |shortest| shortest.min(waited)));

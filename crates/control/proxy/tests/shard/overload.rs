@@ -213,7 +213,7 @@ fn while_gates_are_slow_to_open_less_is_let_in_and_while_they_are_dead_it_is_not
 
 #[test]
 fn what_waits_in_streams_or_frames_is_refused_although_other_datagrams_do_not_wait() {
-    let over_stream = |shard: &mut Shard, waited| shard.wait_over_stream(waited, false);
+    let over_stream = |shard: &mut Shard, waited| shard.wait_over_stream(waited, u32::MAX);
     for wait in [over_stream, Shard::wait_in_frame] {
         let mut site = Site::adaptive(64);
         let mut refused = 0;

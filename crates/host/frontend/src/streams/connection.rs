@@ -27,8 +27,6 @@ use crate::tls::Tls;
 const DIAL_MAX: Duration = Duration::from_secs(5);
 /// How long a peer may read nothing of what waits for it: then every transaction is over (64 T1).
 const STALLED_MAX: Duration = Duration::from_secs(32);
-/// So many messages are what a connection was made for: to ask, and to ask again with credentials.
-const FIRST: u32 = 4;
 /// How long a peer has to read our last answer.
 const LINGER_MAX: Duration = Duration::from_secs(2);
 
@@ -39,8 +37,8 @@ pub(crate) enum Heard<'b> {
     Connection(Option<Duration>),
     /// What a new connection brings has waited so long to be read.
     Waited(Duration),
-    /// A whole message, or a keep-alive, which has its answer. Whether it is of the [first](FIRST).
-    Message(&'b [u8], bool),
+    /// A whole message, the how manieth of its connection; or a keep-alive, which has its answer.
+    Message(&'b [u8], u32),
     /// What is no message, and why: nothing will follow.
     Broken(&'b [u8], ParseError),
 }
@@ -185,11 +183,11 @@ impl Connection {
                         match item {
                             Item::Message(bytes) => {
                                 messages += 1;
-                                heard(*flow, proofs, Heard::Message(bytes, before.saturating_add(messages) <= FIRST));
+                                heard(*flow, proofs, Heard::Message(bytes, before.saturating_add(messages)));
                             }
                             Item::Ping => {
                                 pings += 1;
-                                heard(*flow, proofs, Heard::Message(b"\r\n\r\n", false));
+                                heard(*flow, proofs, Heard::Message(b"\r\n\r\n", u32::MAX));
                             }
                         }
                         text = text.get(used..).unwrap_or_default();

@@ -4,7 +4,7 @@ use std::{io, net::SocketAddr, sync::Arc, time::Instant};
 
 use nix::{
     errno::Errno,
-    sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout},
+    sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollTimeout},
 };
 use rustls::ClientConfig;
 use serde::{Deserialize, Serialize};

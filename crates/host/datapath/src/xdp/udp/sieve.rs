@@ -2,20 +2,18 @@
 //! said by source, as often as the process likes.
 
 use std::{
+    mem::offset_of,
     net::{IpAddr, SocketAddr},
     os::fd::AsFd,
     sync::{
         Arc,
-        atomic::{AtomicU32, Ordering},
+        atomic::{AtomicU32, AtomicU64, Ordering},
     },
 };
 
 use aya::{
     Ebpf,
-    maps::{
-        Array, IterableMap, MapData, PerCpuArray,
-        lpm_trie::{Key, LpmTrie},
-    },
+    maps::{Array, IterableMap, MapData},
 };
 use sluicegate_wire::ip::octets;
 
@@ -28,7 +26,7 @@ use crate::{
     Interface, OpenError, offload,
     sys::Mapping,
     xdp::{
-        program::{refused, take},
+        program::take,
         queues,
     },
 };
@@ -39,6 +37,7 @@ const SHARE_COLUMNS: usize = 4_096;
 /// Shares of each kind that there are, row after row.
 pub const SHARES: usize = SHARE_ROWS * SHARE_COLUMNS;
 const TABLES: usize = 2;
+const COUNTERS: usize = 5;
 
 /// What is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -113,76 +112,97 @@ fn write(words: &mut [[u8; 8]], parts: &[&[u8]]) -> u32 {
     words.as_flattened_mut().iter_mut().zip(text).map(|(slot, byte)| *slot = *byte).count() as u32
 }
 
-/// What the program reads and counts.
-pub(super) struct Maps {
-    shares: Mapping,
-    spared: LpmTrie<MapData, [u8; 16], u8>,
-    /// What stands there.
-    told: Vec<(IpAddr, u8)>,
-    counters: PerCpuArray<MapData, u64>,
-}
-
+/// Addresses of IPv4 mapped into IPv6, those that agree in the bits of the mask.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Shares([u32; TABLES * SHARES]);
+struct Prefix {
+    address: [u8; 16],
+    mask: [u8; 16],
+}
 
-// SAFETY: an array of integers.
-unsafe impl aya::Pod for Shares {}
+/// The mirror of `struct shared` in `bpf/sieve.h`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Shared {
+    columns: [u32; TABLES * SHARES],
+    counters: [u64; COUNTERS],
+    spared_count: u64,
+    spared: [Prefix; SPARED_MAX],
+}
+
+// SAFETY: a `repr(C)` structure of integers without implicit padding (checked by the size test below).
+unsafe impl aya::Pod for Shared {}
+
+/// What the program reads and counts, as memory: a process without privileges has it still.
+pub(super) struct Maps(Mapping);
 
 impl Maps {
     /// Before the program is attached: nobody is refused until the process says so.
     pub(super) fn take(ebpf: &mut Ebpf) -> Result<Self, OpenError> {
-        let shares: Array<MapData, Shares> = take(ebpf, "shares")?;
+        let shared: Array<MapData, Shared> = take(ebpf, "shared")?;
         let failed = |source| OpenError::system("map the shares of sources", source);
-        let shares = Mapping::shared(&shares.map().fd().as_fd(), size_of::<Shares>(), 0).map_err(failed)?;
-        let mut maps =
-            Self { shares, spared: take(ebpf, "spared")?, told: Vec::new(), counters: take(ebpf, "counters")? };
+        let mut maps = Self(Mapping::shared(&shared.map().fd().as_fd(), size_of::<Shared>(), 0).map_err(failed)?);
         for what in [Sieved::Requests, Sieved::Connections] {
             maps.set_shares(what, &[u32::MAX; SHARES]);
         }
         Ok(maps)
     }
 
+    fn word(&self, at: usize) -> &AtomicU64 {
+        let cell = self.0.pointer(at, size_of::<u64>()).cast::<AtomicU64>();
+        // SAFETY: the cell lies in the mapping, which lives as long as `self` and starts at a page; all that is asked for are
+        // multiples of eight. The program does nothing with it that is not atomic.
+        unsafe { cell.as_ref() }
+    }
+
     fn set_shares(&mut self, what: Sieved, shares: &[u32]) {
         for (at, share) in (what as usize * SHARES..).zip(shares.iter().take(SHARES)) {
-            let cell = self.shares.pointer(at * size_of::<u32>(), size_of::<u32>()).cast::<AtomicU32>();
-            // SAFETY: the cell lies in the mapping, which lives as long as `self` and starts at a page, so that it is aligned;
-            // the program only reads it.
+            let cell = self.0.pointer(at * size_of::<u32>(), size_of::<u32>()).cast::<AtomicU32>();
+            // SAFETY: as above, but for multiples of four; the program only reads it.
             unsafe { cell.as_ref() }.store(*share, Ordering::Relaxed);
         }
     }
 
     fn spare(&mut self, prefixes: &[(IpAddr, u8)]) -> Result<(), OpenError> {
-        let mut wanted = prefixes.to_vec();
-        wanted.sort_unstable();
-        wanted.dedup();
-        if wanted.len() > SPARED_MAX {
-            return Err(OpenError::TooMany { table: "spared", given: wanted.len(), max: SPARED_MAX });
+        if prefixes.len() > SPARED_MAX {
+            return Err(OpenError::TooMany { table: "spared", given: prefixes.len(), max: SPARED_MAX });
         }
-        for gone in self.told.iter().filter(|prefix| wanted.binary_search(prefix).is_err()) {
-            self.spared.remove(&key(*gone)).map_err(|error| refused(&error))?;
+        let count = self.word(offset_of!(Shared, spared_count));
+        // For a moment nobody is spared, rather than somebody who is half written.
+        count.store(0, Ordering::Release);
+        let places = (offset_of!(Shared, spared)..).step_by(size_of::<u64>());
+        let words = prefixes.iter().flat_map(|prefix| {
+            let Prefix { address, mask } = prefix_of(*prefix);
+            [address, mask].map(u128::from_ne_bytes).map(halves).into_iter().flatten()
+        });
+        for (place, word) in places.zip(words) {
+            self.word(place).store(word, Ordering::Relaxed);
         }
-        self.told.retain(|prefix| wanted.binary_search(prefix).is_ok());
-        for new in wanted {
-            if let Err(at) = self.told.binary_search(&new) {
-                self.spared.insert(&key(new), 1, 0).map_err(|error| refused(&error))?;
-                self.told.insert(at, new);
-            }
-        }
+        count.store(prefixes.len() as u64, Ordering::Release);
         Ok(())
     }
 
     fn counts(&self) -> SieveCounts {
-        let [refused, acks, over_budget, unread, resets] =
-            [0, 1, 2, 3, 4].map(|at| self.counters.get(&at, 0).map_or(0, |counts| counts.iter().sum()));
+        let counted = |which: usize| {
+            self.word(offset_of!(Shared, counters) + which * size_of::<u64>()).load(Ordering::Relaxed)
+        };
+        let [refused, acks, over_budget, unread, resets] = std::array::from_fn::<_, COUNTERS, _>(counted);
         SieveCounts { refused, acks, over_budget, unread, resets }
     }
 }
 
-/// A prefix as the program compares it: of IPv4 mapped into IPv6.
-fn key((address, len): (IpAddr, u8)) -> Key<[u8; 16]> {
-    let mapped = if address.is_ipv4() { 96 } else { 0 };
-    Key::new(mapped + u32::from(len), octets(address))
+/// As it lies in memory.
+fn halves(whole: u128) -> [u64; 2] {
+    let bytes = whole.to_ne_bytes();
+    let half = |from: usize| bytes[from..].first_chunk().copied().map_or(0, u64::from_ne_bytes);
+    [half(0), half(8)]
+}
+
+fn prefix_of((address, len): (IpAddr, u8)) -> Prefix {
+    let len = if address.is_ipv4() { 96 } else { 0 } + u32::from(len);
+    let mask = u128::MAX.checked_shl(128_u32.saturating_sub(len)).unwrap_or(0).to_be_bytes();
+    let address = octets(address);
+    Prefix { address: std::array::from_fn(|at| address[at] & mask[at]), mask }
 }
 
 /// What the program did with requests since it was attached.
@@ -298,6 +318,7 @@ mod tests {
         for (name, value) in numbers {
             assert!(source.contains(&format!("#define {name} {value}\n")), "{name}");
         }
+        assert_eq!(size_of::<Shared>(), 4 * TABLES * SHARES + 8 * (COUNTERS + 1) + 32 * SPARED_MAX);
         assert_eq!(size_of::<Told>(), 32 + 8 + 8 * (HEAD_WORDS + TAG_WORDS + TAIL_WORDS) + 16);
         let told = Told::new(&Sieve { key: [1; 16], tag: *b"0123456789abcdef", bytes_per_s: 1 });
         let text = |words: &[[u8; 8]], len: u32| words.as_flattened()[..len as usize].to_vec();

@@ -10,9 +10,11 @@ const STEPS: (f64, f64) = (0.5, 2.0);
 /// How many times its level a source may have by its luck: twice, since what was counted before counts for half.
 const LUCKY_MAX: f64 = 4.0;
 /// How many times as long as a request a connection may wait.
-const CONNECTION_TURNS: u32 = 4;
+const CONNECTION_TURNS: u32 = 8;
+/// Share of the places for strangers' connections from which on fewer are taken, and from which on half as many.
+const STRANGERS: (f64, f64) = (0.125, 0.25);
 /// How much more connections are taken in the next interval once they do not wait any more.
-const MORE_CONNECTIONS: f64 = 1.1;
+const MORE_CONNECTIONS: f64 = 1.25;
 /// How much less a source may send in the next interval while all wait for too long, and how much more once nobody does.
 const PACES: (f64, f64) = (0.5, 1.25);
 /// A source where nobody signed in may send this part of what others may.
@@ -195,7 +197,7 @@ impl Adaptive {
         self.sojourn = used.sojourn;
         let step = ((self.aims.busy / cpu).min(most) * waiting.min(waiting_for_others)).max(STEPS.0);
         self.requests.step(step);
-        self.connections.step(self.connection_step(used.queued));
+        self.connections.step(self.connection_step(used));
         (self.taken, self.served) = (0, 0);
         self.pace = self.next_pace(used.sojourn);
         self.passed.fade();
@@ -206,10 +208,15 @@ impl Adaptive {
 
     /// As many are taken as were served, fewer while they wait, and a few more while they do not. What was taken shows only
     /// later how long it waits, so that a rule that knew no more than that would go on for too long.
-    fn connection_step(&self, queued: Duration) -> f64 {
+    fn connection_step(&self, used: Used) -> f64 {
         let served = f64::from(self.served) / f64::from(self.taken.max(1));
         // They wait for their turn among all that there are, which is no fault yet.
-        let step = match self.waiting(queued / CONNECTION_TURNS) {
+        let waiting = self.waiting(used.queued / CONNECTION_TURNS);
+        let (from, to) = STRANGERS;
+        // Beyond that they would have to give way to others after something was spent on them.
+        let crowding = 1.0 - ((used.strangers - from) / (to - from)).clamp(0.0, 1.0) / 2.0;
+        let is_idle = used.cpu < self.aims.busy / 2.0;
+        let step = match waiting.min(if is_idle { 1.0 } else { crowding }) {
             waits if waits < 1.0 => waits * served,
             _ => served.max(MORE_CONNECTIONS),
         };
@@ -318,7 +325,7 @@ mod tests {
             }
             let busy = (waits + work).min(0.1);
             waits = (waits + work - busy).min(0.1);
-            let used = Used { cpu: busy / 0.1, begun: 1.0, memory: 0, sojourn: Duration::from_secs_f64(waits), queued: Duration::ZERO };
+            let used = Used { cpu: busy / 0.1, begun: 1.0, memory: 0, sojourn: Duration::from_secs_f64(waits), queued: Duration::ZERO, strangers: 0.0 };
             server.measure(Instant::from_millis(tick * 100), used);
         }
         passed.into_iter().map(|passed| passed as f64 / 5.0).collect()
@@ -379,7 +386,7 @@ mod tests {
             heard += u32::from(honest && tick > 20);
             waits = (waits + work - 0.1).clamp(0.0, 0.4);
             slow += u32::from(waits > 0.1 && tick > 20);
-            let used = Used { cpu: 1.0, begun: 1.0, memory: 0, sojourn: Duration::from_secs_f64(waits), queued: Duration::ZERO };
+            let used = Used { cpu: 1.0, begun: 1.0, memory: 0, sojourn: Duration::from_secs_f64(waits), queued: Duration::ZERO, strangers: 0.0 };
             server.measure(Instant::from_millis(tick * 100), used);
         }
         assert!(
@@ -387,7 +394,7 @@ mod tests {
             "one that sends ten a second was heard {heard} times of 80; {slow} intervals too slow"
         );
         for tick in 101..=140 {
-            let used = Used { cpu: 0.1, begun: 1.0, memory: 0, sojourn: Duration::ZERO, queued: Duration::ZERO };
+            let used = Used { cpu: 0.1, begun: 1.0, memory: 0, sojourn: Duration::ZERO, queued: Duration::ZERO, strangers: 0.0 };
             server.measure(Instant::from_millis(tick * 100), used);
         }
         assert!((0..1_000).all(|_| server.hears(&mut draw, hash(1))), "it is over when it is over");
@@ -408,7 +415,7 @@ mod tests {
                 work += u32::from(server.arrive(1 << 62, source, Came::Past) == Verdict::Pass);
             }
             // A hundred in an interval are what it can do.
-            let used = Used { cpu: (f64::from(work) / 100.0).min(1.0), begun: 1.0, memory: 0, sojourn: Duration::ZERO, queued: Duration::ZERO };
+            let used = Used { cpu: (f64::from(work) / 100.0).min(1.0), begun: 1.0, memory: 0, sojourn: Duration::ZERO, queued: Duration::ZERO, strangers: 0.0 };
             server.measure(Instant::from_millis(tick * 100), used);
             if tick > 50 {
                 passed += (100..150).filter(|source| server.arrive(1 << 62, *source, Came::Past) == Verdict::Pass).count();
@@ -430,7 +437,7 @@ mod tests {
                 for draw in 0..100 {
                     let _ = server.arrive(draw << 57, 7, Came::Past);
                 }
-                let used = Used { cpu: 1.0, begun, memory: 0, sojourn: Duration::from_millis(60), queued: Duration::ZERO };
+                let used = Used { cpu: 1.0, begun, memory: 0, sojourn: Duration::from_millis(60), queued: Duration::ZERO, strangers: 0.0 };
                 server.measure(Instant::from_millis(interval * 100), used);
             }
             assert_eq!(server.is_overloaded(), is_refused, "{begun}");
@@ -445,7 +452,7 @@ mod tests {
             at += 100;
             server.measure(
                 Instant::from_millis(at),
-                Used { cpu, begun: 1.0, memory: 0, sojourn: Duration::from_millis(millis), queued: Duration::ZERO },
+                Used { cpu, begun: 1.0, memory: 0, sojourn: Duration::from_millis(millis), queued: Duration::ZERO, strangers: 0.0 },
             );
         };
         for _ in 0..50 {
@@ -471,7 +478,7 @@ mod tests {
             for draw in 0..100 {
                 let _ = server.arrive(draw << 57, 7, Came::Past);
             }
-            let used = Used { cpu: 0.2, begun: 1.0, memory: 0, sojourn: Duration::from_millis(60), queued: Duration::ZERO };
+            let used = Used { cpu: 0.2, begun: 1.0, memory: 0, sojourn: Duration::from_millis(60), queued: Duration::ZERO, strangers: 0.0 };
             server.measure(Instant::from_millis(interval * 100), used);
         }
         assert!(matches!(server.arrive(u64::MAX / 100, 7, Came::Past), Verdict::Reject { .. }));
@@ -491,7 +498,7 @@ mod tests {
             // They do forty in an interval.
             waits = (waits + (f64::from(asked) - 40.0) / 400.0).max(0.0);
             server.wait_for_others(Duration::from_secs_f64(waits));
-            let used = Used { cpu: 0.2, begun: 0.1, memory: 0, sojourn: Duration::ZERO, queued: Duration::ZERO };
+            let used = Used { cpu: 0.2, begun: 0.1, memory: 0, sojourn: Duration::ZERO, queued: Duration::ZERO, strangers: 0.0 };
             server.measure(Instant::from_millis(interval * 100), used);
         }
         assert!((3_200..=4_200).contains(&passed) && waits < 0.2, "{passed} of 4000, {waits}");
@@ -500,7 +507,7 @@ mod tests {
     #[test]
     fn memory_alone_refuses_by_chance_and_then_all() {
         let mut server = Adaptive::new(AIMS, Instant::ZERO);
-        let used = |memory| Used { cpu: 0.1, begun: 1.0, memory, sojourn: Duration::ZERO, queued: Duration::ZERO };
+        let used = |memory| Used { cpu: 0.1, begun: 1.0, memory, sojourn: Duration::ZERO, queued: Duration::ZERO, strangers: 0.0 };
         server.measure(Instant::from_millis(100), used(1_500_000));
         let half = u64::MAX / 2;
         assert_eq!(server.arrive(half - (1 << 40), 1, Came::Past), Verdict::Pass);

@@ -44,6 +44,8 @@ pub struct Used {
     pub sojourn: Duration,
     /// How long the connection that waited least to be taken has waited.
     pub queued: Duration,
+    /// Share of the places for connections of strangers that are taken.
+    pub strangers: f64,
 }
 
 /// What is to be done with a request.

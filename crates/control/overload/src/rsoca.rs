@@ -180,14 +180,14 @@ mod tests {
     }
 
     const fn used(cpu: f64, memory: u64) -> Used {
-        Used { cpu, begun: 1.0, memory, sojourn: Duration::ZERO, queued: Duration::ZERO }
+        Used { cpu, begun: 1.0, memory, sojourn: Duration::ZERO, queued: Duration::ZERO, strangers: 0.0 }
     }
 
     fn second(n: u64) -> Instant {
         Instant::from_secs(n)
     }
 
-    const IDLE: Used = Used { cpu: 0.1, begun: 1.0, memory: 1_000_000, sojourn: Duration::ZERO, queued: Duration::ZERO };
+    const IDLE: Used = Used { cpu: 0.1, begun: 1.0, memory: 1_000_000, sojourn: Duration::ZERO, queued: Duration::ZERO, strangers: 0.0 };
 
     #[test]
     fn nothing_is_refused_while_the_engineered_load_comes() {

@@ -274,7 +274,7 @@ impl Worker {
             let mut lap = Lap::start(clock, shard);
             streams.turn(now.instant, &mut |flow, proofs, heard| {
                 match heard {
-                    Heard::Connection(waited) => return shard.connects(now, flow, waited),
+                    Heard::Connection(waited, strangers) => return shard.connects(now, flow, waited, strangers),
                     Heard::Waited(waited) => {
                         shard.wait_at_first(waited);
                         return true;

@@ -103,10 +103,11 @@ fn used(input: &mut Input<'_>) -> Used {
         memory: input.whole() >> (input.byte() % 64),
         sojourn: input.duration(),
         queued: input.duration(),
+        strangers: input.amount(0.5),
     }
 }
 
-const IDLE: Used = Used { cpu: 0.01, begun: 1.0, memory: 0, sojourn: Duration::ZERO, queued: Duration::ZERO };
+const IDLE: Used = Used { cpu: 0.01, begun: 1.0, memory: 0, sojourn: Duration::ZERO, queued: Duration::ZERO, strangers: 0.0 };
 
 /// Builds a controller, and has requests and measurements come in any order.
 pub(crate) fn step(bytes: &[u8]) {

@@ -143,11 +143,11 @@ impl Shard {
         self.shedding.wait_at_first(waited);
     }
 
-    /// Somebody connects, and has waited so long for it, if that is known: whether to take the connection. Otherwise it is to
-    /// be reset before anything is spent on it.
-    pub fn connects(&mut self, now: Now, flow: Flow, waited: Option<Duration>) -> bool {
+    /// Somebody connects, and has waited so long for it, if that is known, while so much of the places for strangers is taken:
+    /// whether to take the connection. Otherwise it is to be reset before anything is spent on it.
+    pub fn connects(&mut self, now: Now, flow: Flow, waited: Option<Duration>, strangers: f64) -> bool {
         self.cx.now = now;
-        connects(&self.cx, &mut self.shedding, flow, waited)
+        connects(&self.cx, &mut self.shedding, flow, (waited, strangers))
     }
 
     /// What a sieve in front of the process is to let through: see [`sluicegate_overload::Adaptive::sieves`].

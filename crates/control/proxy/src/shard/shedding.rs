@@ -113,6 +113,8 @@ pub(super) struct Shedding {
     shortest: [Option<Duration>; 3],
     /// The same of connections until they were taken, and of what they brought first.
     queued: [Option<Duration>; 2],
+    /// The greatest share of the places for strangers that was taken.
+    strangers: f64,
     /// Whether what is handled now is what a new connection brings.
     is_first: bool,
     /// Whether what is handled now begins something; time spent since the last measurement on what does, and on all.
@@ -146,6 +148,7 @@ impl Shedding {
             waited: Duration::ZERO,
             shortest: [None; 3],
             queued: [None; 2],
+            strangers: 0.0,
             is_first: false,
             begins: false,
             spent: (Duration::ZERO, Duration::ZERO),
@@ -197,10 +200,11 @@ impl Shedding {
         let beyond = gates.take(asked);
         let sojourn = std::mem::take(&mut self.shortest).into_iter().flatten().max().unwrap_or_default();
         let queued = std::mem::take(&mut self.queued).into_iter().flatten().max().unwrap_or_default();
+        let strangers = std::mem::take(&mut self.strangers);
         let (begun, all) = std::mem::take(&mut self.spent);
         // Where nothing is known of it, nothing is excused with it.
         let begun = if all.is_zero() { 1.0 } else { begun.as_secs_f64() / all.as_secs_f64() };
-        let used = |bytes: f64| Used { cpu, begun, memory: (setting_up as f64 * bytes) as u64, sojourn, queued };
+        let used = |bytes: f64| Used { cpu, begun, memory: (setting_up as f64 * bytes) as u64, sojourn, queued, strangers };
         self.age_max = match &mut self.control {
             Control::Off(measured_at) => {
                 *measured_at = now;
@@ -256,8 +260,10 @@ impl Shedding {
         adaptive.hears(draw, source_of(&self.key, flow))
     }
 
-    /// Whether to take a connection, of which nothing is known but its source, and how long it has waited for that.
-    fn connects(&mut self, cx: &Context, flow: Flow, waited: Option<Duration>) -> bool {
+    /// Whether to take a connection, of which nothing is known but its source, and how long it has waited for that, while so
+    /// much of the places for strangers is taken.
+    fn connects(&mut self, cx: &Context, flow: Flow, (waited, strangers): (Option<Duration>, f64)) -> bool {
+        self.strangers = self.strangers.max(strangers);
         let [queued, _] = &mut self.queued;
         *queued = (*queued).into_iter().chain(waited).min();
         let Control::Adaptive(adaptive, _) = &mut self.control else { return true };
@@ -378,8 +384,8 @@ pub(super) fn hears(cx: &Context, shedding: &mut Shedding, registrar: &Registrar
 }
 
 /// Whether to take a connection.
-pub(super) fn connects(cx: &Context, shedding: &mut Shedding, flow: Flow, waited: Option<Duration>) -> bool {
-    shedding.connects(cx, flow, waited) || !is_held(cx, flow)
+pub(super) fn connects(cx: &Context, shedding: &mut Shedding, flow: Flow, known: (Option<Duration>, f64)) -> bool {
+    shedding.connects(cx, flow, known) || !is_held(cx, flow)
 }
 
 /// Whether it is refused for load, unless an operator has lifted that.

@@ -33,8 +33,8 @@ const LINGER_MAX: Duration = Duration::from_secs(2);
 /// What has come over a connection.
 #[derive(Debug)]
 pub(crate) enum Heard<'b> {
-    /// A peer wants one, and has waited so long for it: whether to take it.
-    Connection(Option<Duration>),
+    /// A peer wants one, and has waited so long for it, while this share of the places for strangers is taken: whether to take it.
+    Connection(Option<Duration>, f64),
     /// What a new connection brings has waited so long to be read.
     Waited(Duration),
     /// A whole message, the how manieth of its connection; or a keep-alive, which has its answer.

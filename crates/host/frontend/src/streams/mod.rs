@@ -334,7 +334,8 @@ impl Streams {
             match listener.socket.accept() {
                 Ok((socket, peer)) => {
                     let waited = unread_for(&socket).ok();
-                    if heard(Flow::datagrams(number, peer), &self.nothing, Heard::Connection(waited)) {
+                    let asks = Heard::Connection(waited, self.places.strangers());
+                    if heard(Flow::datagrams(number, peer), &self.nothing, asks) {
                         self.take(now, number, socket, peer);
                     } else {
                         // Nothing is left of it, here or in the kernel.

@@ -134,6 +134,11 @@ impl Places {
         self.room(true)
     }
 
+    /// Share of the places for strangers that is taken.
+    pub(super) fn strangers(&self) -> f64 {
+        self.unproved.len() as f64 / self.limits.unproved_max.max(1) as f64
+    }
+
     /// The same for a connection of our own, to a peer that the configuration names.
     pub(super) fn admit_own(&self) -> Result<Option<u32>, Refused> {
         self.room(false)

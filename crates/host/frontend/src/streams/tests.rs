@@ -60,7 +60,7 @@ impl Thread {
         let takes = *takes;
         streams.turn(self.now, &mut |flow, proved, what| {
             match what {
-                Heard::Connection(_) => return takes,
+                Heard::Connection(..) => return takes,
                 Heard::Waited(_) => {}
                 Heard::Message(bytes, _) => {
                     heard.push((flow, String::from_utf8(bytes.to_vec()).unwrap()));

@@ -11,10 +11,12 @@ const STEPS: (f64, f64) = (0.5, 2.0);
 const LUCKY_MAX: f64 = 4.0;
 /// How many times as long as a request a connection may wait.
 const CONNECTION_TURNS: u32 = 8;
+/// How many fewer at most.
+const FEWER_CONNECTIONS: f64 = 0.1;
 /// Share of the places for strangers' connections from which on fewer are taken, and from which on half as many.
 const STRANGERS: (f64, f64) = (0.125, 0.25);
 /// How much more connections are taken in the next interval once they do not wait any more.
-const MORE_CONNECTIONS: f64 = 1.25;
+const MORE_CONNECTIONS: f64 = 1.1;
 /// How much less a source may send in the next interval while all wait for too long, and how much more once nobody does.
 const PACES: (f64, f64) = (0.5, 1.25);
 /// A source where nobody signed in may send this part of what others may.
@@ -220,7 +222,8 @@ impl Adaptive {
             waits if waits < 1.0 => waits * served,
             _ => served.max(MORE_CONNECTIONS),
         };
-        step.clamp(STEPS.0, STEPS.1)
+        // What was served tells how far it is from right.
+        step.clamp(FEWER_CONNECTIONS, STEPS.1)
     }
 
     fn next_pace(&self, sojourn: Duration) -> Option<f64> {
@@ -297,11 +300,12 @@ mod tests {
     /// A server that serves `served` a second and refuses forty times as fast, for ten seconds: of each source (requests a
     /// second) what it is let in of, in the last five.
     fn play(rates: &[u64], served: f64) -> Vec<f64> {
-        play_signed_in(rates, served, &[])
+        play_signed_in(rates, served, &[], false).0
     }
 
-    /// The same, where so many users signed in from each source before.
-    fn play_signed_in(rates: &[u64], served: f64, users: &[u64]) -> Vec<f64> {
+    /// The same, where so many users signed in from each source before, perhaps behind a sieve; and how many got through that.
+    fn play_signed_in(rates: &[u64], served: f64, users: &[u64], is_sieved: bool) -> (Vec<f64>, u64) {
+        let mut through = 0;
         let mut server = Adaptive::new(AIMS, Instant::ZERO);
         for (place, users) in users.iter().enumerate() {
             (0..*users).for_each(|user| server.sign_in(hash(1 << 32 | user), hash(place as u64)));
@@ -315,7 +319,15 @@ mod tests {
             for (place, rate) in rates.iter().enumerate() {
                 for _ in 0..rate / 10 {
                     random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                    if server.arrive(random, hash(place as u64), Came::Past) == Verdict::Pass {
+                    let source = hash(place as u64);
+                    let shares = server.sieves()[0].filter(|_| is_sieved);
+                    let share = shares.and_then(|shares| crate::sources::cells(source).map(|cell| shares[cell]).max());
+                    if share.is_some_and(|share| share != u32::MAX && hash(random) >> 32 >= share.into()) {
+                        continue;
+                    }
+                    through += u64::from(tick > 50);
+                    let came = if is_sieved { Came::Sieved } else { Came::Past };
+                    if server.arrive(random, source, came) == Verdict::Pass {
                         work += 1.0 / served;
                         passed[place] += u64::from(tick > 50);
                     } else {
@@ -328,7 +340,7 @@ mod tests {
             let used = Used { cpu: busy / 0.1, begun: 1.0, memory: 0, sojourn: Duration::from_secs_f64(waits), queued: Duration::ZERO, strangers: 0.0 };
             server.measure(Instant::from_millis(tick * 100), used);
         }
-        passed.into_iter().map(|passed| passed as f64 / 5.0).collect()
+        (passed.into_iter().map(|passed| passed as f64 / 5.0).collect(), through / 5)
     }
 
     fn hash(of: u64) -> u64 {
@@ -356,13 +368,50 @@ mod tests {
     }
 
     #[test]
+    fn what_a_sieve_refuses_is_counted_by_what_comes_through_it() {
+        let mut rates = std::vec![20; 20];
+        rates.push(20_000);
+        let (served, through) = play_signed_in(&rates, 2_000.0, &[], true);
+        assert!(served[..20].iter().all(|served| *served >= 19.0), "{served:?}");
+        assert!(served[20] > 1_200.0 && served[20] < 1_600.0, "{served:?}");
+        assert!(through < 3_000, "{through} a second of 20400");
+    }
+
+    #[test]
+    fn as_many_connections_are_taken_as_are_served_and_who_opens_few_is_refused_last() {
+        let mut server = Adaptive::new(AIMS, Instant::ZERO);
+        let (mut random, mut waiting) = (1_u64, 0_u32);
+        let (mut few, mut all, mut longest) = (0, 0, 0);
+        for tick in 1..=100 {
+            for source in (0..20).chain(std::iter::repeat_n(99, 1_000)) {
+                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                let is_taken = server.connects(random, hash(source), false);
+                waiting += u32::from(is_taken);
+                if tick > 50 {
+                    few += u32::from(is_taken && source < 20);
+                    all += u32::from(is_taken);
+                }
+            }
+            let served = waiting.min(100);
+            (0..served).for_each(|_| server.serve_connection());
+            waiting -= served;
+            longest = if tick > 50 { longest.max(waiting) } else { 0 };
+            let queued = Duration::from_millis(u64::from(waiting));
+            let used = Used { cpu: 0.9, begun: 1.0, memory: 0, sojourn: Duration::ZERO, queued, strangers: 0.0 };
+            server.measure(Instant::from_millis(tick * 100), used);
+        }
+        assert!(few >= 980, "{few} of 1000 of those who open few");
+        assert!((4_000..=5_500).contains(&all) && longest < 500, "{all} of what 5000 could be, {longest} waited");
+    }
+
+    #[test]
     fn a_hundred_telephones_behind_one_address_are_served_like_a_hundred_sources() {
         // A crowd at 250 addresses, and one office.
         let mut rates = std::vec![50; 250];
         rates.push(200);
         let mut users = std::vec![1; 250];
         users.push(100);
-        let (alike, known) = (play(&rates, 2_000.0)[250], play_signed_in(&rates, 2_000.0, &users)[250]);
+        let (alike, known) = (play(&rates, 2_000.0)[250], play_signed_in(&rates, 2_000.0, &users, false).0[250]);
         assert!(alike < 20.0, "{alike}");
         assert!(known >= 198.0, "{known}");
     }

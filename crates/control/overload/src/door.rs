@@ -8,7 +8,7 @@ use crate::{
 /// Least that each of a source may have of an interval: one in a thousand.
 const LEVEL_MIN: f64 = 1e-3;
 /// What a sieve lets through beyond what is let in, so that it is the door that decides.
-const SLACK: f64 = 1.2;
+const SLACK: f64 = 1.05;
 /// A source has sent so many times what was left of the count at the start of an interval when half of that has passed.
 const MIDDLE: f64 = 1.5;
 /// A sieve lets one in so many through of whoever sends most, by which it is known what that sends.

@@ -33,7 +33,7 @@ use zeroize::Zeroizing;
 use crate::{
     catalog::{Catalog, EditError, STORE_FILE},
     clock::Clock,
-    config::{Config, ConfigError, Datapath, GATES_MAX, Listen},
+    config::{Config, ConfigError, GATES_MAX, Listen},
     contacts::{ContactFile, OpenedContacts, keep},
     control::{Control, Identity, Inner},
     feed::{
@@ -41,7 +41,7 @@ use crate::{
         holders::Holders,
         registrations::{self, Registrations},
     },
-    frames::{FrameCounts, Ports},
+    frames::{self, FrameCounts, Ports},
     inbox::{ShardSender, shard_queue},
     published::Published,
     replicas::{Replicas, send_on},
@@ -51,11 +51,10 @@ use crate::{
     upkeep::{watch_door, watch_keys},
     worker::{Gauges, Worker},
 };
-use sluicegate_datapath::Sieve;
 use sluicegate_overload::EngineeredError;
 use sluicegate_proxy::{
     AgentKeys, Decisions, Event, Guesses, Ledger, Limits, Listening, Outages, Overload, Settings, Shard, ShardMetrics,
-    Stories, Traces, answer_bytes, source_key,
+    Stories, Traces,
 };
 
 const DIALOG_FILE: &str = "frontend-dialog.key";
@@ -343,7 +342,7 @@ impl Frontend {
         let feed =
             listen(config.feed).map_err(|source| StartError::Listen { what: config.feed.to_string(), source })?;
         let (sockets, addresses) = bind_all(&config)?;
-        let ports = ports(&config, &secrets, &addresses)?;
+        let ports = Ports::of(&config, (&start_key(&secrets, 0), &secrets.start), &addresses)?;
         Ok(Opened { config, secrets, clock, catalog, policy, site, agents, audit, contacts, feed, sockets, ports, addresses })
     }
 
@@ -476,27 +475,6 @@ fn start_key(secrets: &Secrets, shard: u8) -> [u8; 32] {
     sluicegate_proxy::derive(&secrets.start, &[shard])
 }
 
-/// Listeners before which what is too much is refused.
-fn sieved(config: &Config, addresses: &[Listen]) -> Arc<[u8]> {
-    let refuses = config.overload.refuses_at_interfaces();
-    let all = addresses.iter().zip(0..).filter(|(listen, _)| refuses && listen.comes_by_an_interface());
-    all.map(|(_, number)| number).collect()
-}
-
-/// What the thread does at interfaces, which it has then to itself.
-fn ports(config: &Config, secrets: &Secrets, addresses: &[Listen]) -> Result<Ports, StartError> {
-    if !config.has_one_thread() {
-        return Ok(Ports::default());
-    }
-    let tag = sluicegate_proxy::derive(&secrets.start, b"refusals at interfaces");
-    let tag = u64::from_be_bytes(tag.first_chunk().copied().unwrap_or_default());
-    let tag = format!("{tag:016x}").as_bytes().first_chunk().copied().unwrap_or_default();
-    let bytes_per_s = answer_bytes(config.unproved_answers_per_s);
-    let sieve = Sieve { key: source_key(&start_key(secrets, 0)), tag, bytes_per_s };
-    let sieve = config.overload.refuses_at_interfaces().then_some(&sieve);
-    Ports::open(addresses, config.datapath == Datapath::Xdp, sieve)
-}
-
 fn guesses(secrets: &Secrets) -> Guesses {
     Guesses::new(sluicegate_proxy::derive(&secrets.start, b"guesses").first_chunk().copied().unwrap_or_default())
 }
@@ -520,7 +498,7 @@ fn settings(config: &Config, common: &Common, (shard, overload): (u8, Overload),
         dialog_requests_per_s: config.dialog_requests_per_s,
         unproved_answers_per_s: config.unproved_answers_per_s,
         overload,
-        sieved: sieved(config, addresses),
+        sieved: frames::sieved(config, addresses),
         tables: config.tables,
         dialog_key: Arc::new(secrets.dialog.clone()),
         start_key: Arc::new(Zeroizing::new(start_key)),

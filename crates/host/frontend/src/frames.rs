@@ -9,9 +9,13 @@ use std::{
 
 use ipnet::IpNet;
 use sluicegate_datapath::{Interface, SHARES, Sieve, SieveCounts, Sieved, UdpCounts, UdpPort, UdpQueue};
+use sluicegate_proxy::{answer_bytes, derive, source_key};
 use sluicegate_telemetry::{Family, Metric};
 
-use crate::{config::Listen, daemon::StartError};
+use crate::{
+    config::{Config, Datapath, Listen},
+    daemon::StartError,
+};
 
 const DATAGRAMS: Family = Family::counter(
     "sluicegate_frontend_xdp_datagrams_total",
@@ -32,6 +36,13 @@ const SIEVED: Family = Family::counter(
 /// Of datagrams and of connections, with their numbers.
 type Listeners = [Vec<(u8, SocketAddr)>; 2];
 
+/// Listeners in front of which what is too much is refused.
+pub(crate) fn sieved(config: &Config, addresses: &[Listen]) -> Arc<[u8]> {
+    let refuses = config.overload.refuses_at_interfaces();
+    let all = addresses.iter().zip(0..).filter(|(listen, _)| refuses && listen.comes_by_an_interface());
+    all.map(|(_, number)| number).collect()
+}
+
 /// The interfaces by which packets come.
 #[derive(Debug, Default)]
 pub(crate) struct Ports {
@@ -44,12 +55,34 @@ pub(crate) struct Ports {
 }
 
 impl Ports {
+    /// What the one thread that has them is configured to do there; nothing where there are several. By this start's keys: of that
+    /// thread, and of all.
+    ///
+    /// # Errors
+    /// [`StartError::Interface`].
+    pub(crate) fn of(
+        config: &Config,
+        (of_thread, of_all): (&[u8; 32], &[u8; 32]),
+        addresses: &[Listen],
+    ) -> Result<Self, StartError> {
+        if !config.has_one_thread() {
+            return Ok(Self::default());
+        }
+        let tag = derive(of_all, b"refusals at interfaces");
+        let tag = u64::from_be_bytes(tag.first_chunk().copied().unwrap_or_default());
+        let tag = format!("{tag:016x}").as_bytes().first_chunk().copied().unwrap_or_default();
+        let bytes_per_s = answer_bytes(config.unproved_answers_per_s);
+        let sieve = Sieve { key: source_key(of_thread), tag, bytes_per_s };
+        let sieve = config.overload.refuses_at_interfaces().then_some(&sieve);
+        Self::open(addresses, config.datapath == Datapath::Xdp, sieve)
+    }
+
     /// Looks at what comes for these addresses, as far as it comes by interfaces: takes datagrams as frames, on all queues of
     /// those, and refuses what is too much.
     ///
     /// # Errors
     /// [`StartError::Interface`].
-    pub(crate) fn open(listens: &[Listen], takes_frames: bool, sieve: Option<&Sieve>) -> Result<Self, StartError> {
+    fn open(listens: &[Listen], takes_frames: bool, sieve: Option<&Sieve>) -> Result<Self, StartError> {
         let is_wanted = |listen: &Listen| match sieve {
             Some(_) => listen.comes_by_an_interface(),
             None => listen.comes_as_frames(),

@@ -3,7 +3,7 @@
 use std::{net::IpAddr, os::unix::fs::PermissionsExt, path::Path};
 
 use sluicegate_datapath::Interface;
-use sluicegate_frontend::Datapath;
+use sluicegate_frontend::{Datapath, Listen};
 use sluicegate_gate::Backend;
 
 use super::check::{Report, Role};
@@ -63,36 +63,40 @@ pub(super) fn check(report: &mut Report<'_>, state: &Path, gate: Option<&sluiceg
     }
 }
 
-/// Whether the frontend's datagrams can come as frames, past `gate` if it is in the same node.
+/// Whether what comes for the frontend can be taken as frames, or refused, at its interfaces, past `gate` if it is in the same
+/// node.
 pub(super) fn check_frames(
     report: &mut Report<'_>,
     frontend: &sluicegate_frontend::Config,
     gate: Option<&sluicegate_gate::Config>,
 ) {
-    if frontend.datapath != Datapath::Xdp {
-        return;
-    }
-    let path = ["frontend", "datapath"];
+    let refuses = frontend.overload.refuses_at_interfaces();
+    let (path, setting, instead): (&[&str], _, _) = match (frontend.datapath, refuses) {
+        (Datapath::Xdp, _) => (&["frontend", "datapath"], "datapath \"xdp\"", "datapath = \"socket\""),
+        (Datapath::Socket, true) => (&["frontend", "overload"], "refuse \"interface\"", "refuse = \"process\""),
+        (Datapath::Socket, false) => return,
+    };
     if !nix::unistd::geteuid().is_root() {
-        report.error(&path, "datapath \"xdp\" needs root", "run as root, or set datapath = \"socket\"");
+        report.error(path, format!("{setting} needs root"), format!("run as root, or set {instead}"));
     }
-    for listen in frontend.listen.iter().filter(|listen| listen.comes_as_frames()) {
+    let is_wanted = |listen: &&Listen| if refuses { listen.comes_by_an_interface() } else { listen.comes_as_frames() };
+    for listen in frontend.listen.iter().filter(is_wanted) {
         let interface = Interface::with_address(listen.address.ip()).ok().flatten();
         let Some(interface) = interface.filter(|interface| interface.name != "lo") else {
             let what = format!("no interface by which packets come has the address of {listen}");
-            report.error(&path, what, "give it to one, or set datapath = \"socket\"");
+            report.error(path, what, format!("give it to one, or set {instead}"));
             continue;
         };
         if gate.is_some_and(|gate| [&gate.outside, &gate.inside].contains(&&interface.name)) {
             let what = format!("{listen} is at {}, whose packets the gate has", interface.name);
-            let hint = "set datapath = \"socket\", or listen at an address of an interface that is not the gate's";
-            report.error(&path, what, hint);
+            let hint = format!("set {instead}, or listen at an address of an interface that is not the gate's");
+            report.error(path, what, hint);
         } else if interface.is_virtual() {
             let what = format!(
-                "\"xdp\" does not see VLAN tags that senders on this machine leave beside frames to {}",
+                "{setting} does not see VLAN tags that senders on this machine leave beside frames to {}",
                 interface.name
             );
-            report.warn(&path, what, "switch txvlan off at the other end, or set datapath = \"socket\"");
+            report.warn(path, what, format!("switch txvlan off at the other end, or set {instead}"));
         }
     }
 }

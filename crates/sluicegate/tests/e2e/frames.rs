@@ -17,13 +17,16 @@ on_packet!(phones_call_over_frames_of_both_versions_and_over_fragments, &[], cal
 on_packet!(where_frames_cannot_be_had_it_is_said_why, &[], mistakes);
 on_packet!(what_a_frontend_has_no_time_for_is_refused_by_frames, &[], refusals);
 
+on_packet!(what_is_too_much_is_refused_where_it_comes_by_an_interface, &[], at_the_interface);
+
+const FRAMES: &str = "datapath = \"xdp\"\n";
 const LISTEN: [(&str, u16); 2] = [("198.51.100.130", 5060), ("[2001:db8:3::2]", 5060)];
 /// More than an Ethernet frame carries.
 const LONG: usize = 3_000;
 
 fn frontend(lab: &Lab, more: &str) -> (Node, Config) {
     let listen = LISTEN.map(|(address, port)| format!("\"udp/{address}:{port}\"")).join(", ");
-    let more = format!("listen = [{listen}]\ndatapath = \"xdp\"\n{more}");
+    let more = format!("listen = [{listen}]\n{more}");
     let pbx = service("pbx", "\"udp/10000-10009\"", "kind = \"sip\"\n");
     let config = Config::new("packet", &(pbx + &service("echo", "\"udp/7000-7009\"", ""))).frontend(&more);
     let node = Node::start(lab, "frontend", "frontend", &config.write_frontend(lab, FRONTEND.into()));
@@ -47,7 +50,7 @@ fn phones(lab: &Lab) -> [Phone; 2] {
 
 fn calls(_: &'static str) {
     let lab = Lab::new();
-    let (frontend, config) = frontend(&lab, "");
+    let (frontend, config) = frontend(&lab, FRAMES);
     let gate_file = config.write_gate(&lab);
     join(&lab, &frontend, &gate_file);
     let gate = Node::start(&lab, "gate", "gate", &gate_file);
@@ -106,19 +109,19 @@ fn mistakes(_: &'static str) {
     let said = check("client", config.write_frontend(&lab, FRONTEND.into()));
     assert!(said.contains("no interface by which packets come has the address"), "{said}");
     // One frontend at a time has an interface.
-    let _first = frontend(&lab, "");
+    let _first = frontend(&lab, FRAMES);
     let other = config.write_frontend(&lab, FRONTEND.into());
     let other_text =
         std::fs::read_to_string(&other).expect("a file").replace(":5060", ":5070").replace(":7443", ":7444");
     let other = lab.write("other.toml", &other_text.replace("frontend.state", "other.state"));
     let done = run_on(&lab, "frontend", BINARY, &["frontend", other.to_str().expect("a path in UTF-8")], PATIENCE);
-    assert!(done.err.contains("datapath \"xdp\" does not work at eth0"), "{}", done.err);
+    assert!(done.err.contains("does not work at eth0"), "{}", done.err);
     assert!(done.err.contains("is in use by another"), "{}", done.err);
 }
 
 fn refusals(_: &'static str) {
     let lab = Lab::new();
-    let (frontend, _) = frontend(&lab, "overload = { mode = \"paper\", calls_per_s = 1 }\n");
+    let (frontend, _) = frontend(&lab, &format!("{FRAMES}overload = {{ mode = \"paper\", calls_per_s = 1 }}\n"));
     let before = counted(&frontend, "answered");
     let [phone, _] = phones(&lab);
     let mut refused = 0;
@@ -130,4 +133,35 @@ fn refusals(_: &'static str) {
         (refused >= 20).then_some(())
     });
     until("by frames", || (counted(&frontend, "answered") >= before + 20).then_some(()));
+}
+
+fn at_the_interface(_: &'static str) {
+    let lab = Lab::new();
+    for more in ["", FRAMES] {
+        // A thread that is to be idle refuses nearly all.
+        let overload = "overload = { mode = \"adaptive\", busy = 0.001, refuse = \"interface\" }\n";
+        let (frontend, _) = frontend(&lab, &format!("{more}{overload}"));
+        for phone in phones(&lab) {
+            let before = counted(&frontend, "interface request_refused");
+            let ask = || {
+                let invite = phone.invite("pbx", Wish::Audio, (&token(), &token(), 1), "");
+                let answer = phone.ask(&invite);
+                phone.acknowledge(&invite, &answer);
+                answer.status
+            };
+            let mut refused = 0;
+            until("calls are refused by the kernel", || {
+                refused += u64::from(ask() == 500);
+                (refused >= 20 && counted(&frontend, "interface request_refused") >= before + 10).then_some(())
+            });
+            // Who proved itself, or says so, is the process's to judge.
+            until("a telephone registers", || (phone.register("Expires: 60\r\n").status == 200).then_some(()));
+        }
+        assert!(counted(&frontend, "interface refusal_acknowledged") > 0);
+        let client = CLIENT.to_string();
+        frontend.cli(&["limit", "lift", &client, "--for", "10", "--reason", "a test"]);
+        let [phone, _] = phones(&lab);
+        let asked = || phone.ask(&phone.invite("pbx", Wish::Audio, (&token(), &token(), 1), "")).status;
+        until("the interface knows", || (0..20).all(|_| asked() == 407).then_some(()));
+    }
 }

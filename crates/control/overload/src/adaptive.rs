@@ -12,11 +12,11 @@ const LUCKY_MAX: f64 = 4.0;
 /// How many times as long as a request a connection may wait.
 const CONNECTION_TURNS: u32 = 8;
 /// How many fewer at most.
-const FEWER_CONNECTIONS: f64 = 0.1;
+const FEWER_CONNECTIONS: f64 = 0.25;
 /// Share of the places for strangers' connections from which on fewer are taken, and from which on half as many.
 const STRANGERS: (f64, f64) = (0.125, 0.25);
 /// How much more connections are taken in the next interval once they do not wait any more.
-const MORE_CONNECTIONS: f64 = 1.1;
+const MORE_CONNECTIONS: f64 = 1.25;
 /// How much less a source may send in the next interval while all wait for too long, and how much more once nobody does.
 const PACES: (f64, f64) = (0.5, 1.25);
 /// A source where nobody signed in may send this part of what others may.
@@ -337,7 +337,14 @@ mod tests {
             }
             let busy = (waits + work).min(0.1);
             waits = (waits + work - busy).min(0.1);
-            let used = Used { cpu: busy / 0.1, begun: 1.0, memory: 0, sojourn: Duration::from_secs_f64(waits), queued: Duration::ZERO, strangers: 0.0 };
+            let used = Used {
+                cpu: busy / 0.1,
+                begun: 1.0,
+                memory: 0,
+                sojourn: Duration::from_secs_f64(waits),
+                queued: Duration::ZERO,
+                strangers: 0.0,
+            };
             server.measure(Instant::from_millis(tick * 100), used);
         }
         (passed.into_iter().map(|passed| passed as f64 / 5.0).collect(), through / 5)
@@ -435,7 +442,14 @@ mod tests {
             heard += u32::from(honest && tick > 20);
             waits = (waits + work - 0.1).clamp(0.0, 0.4);
             slow += u32::from(waits > 0.1 && tick > 20);
-            let used = Used { cpu: 1.0, begun: 1.0, memory: 0, sojourn: Duration::from_secs_f64(waits), queued: Duration::ZERO, strangers: 0.0 };
+            let used = Used {
+                cpu: 1.0,
+                begun: 1.0,
+                memory: 0,
+                sojourn: Duration::from_secs_f64(waits),
+                queued: Duration::ZERO,
+                strangers: 0.0,
+            };
             server.measure(Instant::from_millis(tick * 100), used);
         }
         assert!(
@@ -443,7 +457,14 @@ mod tests {
             "one that sends ten a second was heard {heard} times of 80; {slow} intervals too slow"
         );
         for tick in 101..=140 {
-            let used = Used { cpu: 0.1, begun: 1.0, memory: 0, sojourn: Duration::ZERO, queued: Duration::ZERO, strangers: 0.0 };
+            let used = Used {
+                cpu: 0.1,
+                begun: 1.0,
+                memory: 0,
+                sojourn: Duration::ZERO,
+                queued: Duration::ZERO,
+                strangers: 0.0,
+            };
             server.measure(Instant::from_millis(tick * 100), used);
         }
         assert!((0..1_000).all(|_| server.hears(&mut draw, hash(1))), "it is over when it is over");
@@ -464,10 +485,18 @@ mod tests {
                 work += u32::from(server.arrive(1 << 62, source, Came::Past) == Verdict::Pass);
             }
             // A hundred in an interval are what it can do.
-            let used = Used { cpu: (f64::from(work) / 100.0).min(1.0), begun: 1.0, memory: 0, sojourn: Duration::ZERO, queued: Duration::ZERO, strangers: 0.0 };
+            let used = Used {
+                cpu: (f64::from(work) / 100.0).min(1.0),
+                begun: 1.0,
+                memory: 0,
+                sojourn: Duration::ZERO,
+                queued: Duration::ZERO,
+                strangers: 0.0,
+            };
             server.measure(Instant::from_millis(tick * 100), used);
             if tick > 50 {
-                passed += (100..150).filter(|source| server.arrive(1 << 62, *source, Came::Past) == Verdict::Pass).count();
+                passed +=
+                    (100..150).filter(|source| server.arrive(1 << 62, *source, Came::Past) == Verdict::Pass).count();
             }
         }
         assert_eq!(passed, 50 * 50, "who sends once is let in, whatever another does");
@@ -486,7 +515,14 @@ mod tests {
                 for draw in 0..100 {
                     let _ = server.arrive(draw << 57, 7, Came::Past);
                 }
-                let used = Used { cpu: 1.0, begun, memory: 0, sojourn: Duration::from_millis(60), queued: Duration::ZERO, strangers: 0.0 };
+                let used = Used {
+                    cpu: 1.0,
+                    begun,
+                    memory: 0,
+                    sojourn: Duration::from_millis(60),
+                    queued: Duration::ZERO,
+                    strangers: 0.0,
+                };
                 server.measure(Instant::from_millis(interval * 100), used);
             }
             assert_eq!(server.is_overloaded(), is_refused, "{begun}");
@@ -501,7 +537,14 @@ mod tests {
             at += 100;
             server.measure(
                 Instant::from_millis(at),
-                Used { cpu, begun: 1.0, memory: 0, sojourn: Duration::from_millis(millis), queued: Duration::ZERO, strangers: 0.0 },
+                Used {
+                    cpu,
+                    begun: 1.0,
+                    memory: 0,
+                    sojourn: Duration::from_millis(millis),
+                    queued: Duration::ZERO,
+                    strangers: 0.0,
+                },
             );
         };
         for _ in 0..50 {
@@ -527,7 +570,14 @@ mod tests {
             for draw in 0..100 {
                 let _ = server.arrive(draw << 57, 7, Came::Past);
             }
-            let used = Used { cpu: 0.2, begun: 1.0, memory: 0, sojourn: Duration::from_millis(60), queued: Duration::ZERO, strangers: 0.0 };
+            let used = Used {
+                cpu: 0.2,
+                begun: 1.0,
+                memory: 0,
+                sojourn: Duration::from_millis(60),
+                queued: Duration::ZERO,
+                strangers: 0.0,
+            };
             server.measure(Instant::from_millis(interval * 100), used);
         }
         assert!(matches!(server.arrive(u64::MAX / 100, 7, Came::Past), Verdict::Reject { .. }));
@@ -547,7 +597,14 @@ mod tests {
             // They do forty in an interval.
             waits = (waits + (f64::from(asked) - 40.0) / 400.0).max(0.0);
             server.wait_for_others(Duration::from_secs_f64(waits));
-            let used = Used { cpu: 0.2, begun: 0.1, memory: 0, sojourn: Duration::ZERO, queued: Duration::ZERO, strangers: 0.0 };
+            let used = Used {
+                cpu: 0.2,
+                begun: 0.1,
+                memory: 0,
+                sojourn: Duration::ZERO,
+                queued: Duration::ZERO,
+                strangers: 0.0,
+            };
             server.measure(Instant::from_millis(interval * 100), used);
         }
         assert!((3_200..=4_200).contains(&passed) && waits < 0.2, "{passed} of 4000, {waits}");
@@ -556,7 +613,14 @@ mod tests {
     #[test]
     fn memory_alone_refuses_by_chance_and_then_all() {
         let mut server = Adaptive::new(AIMS, Instant::ZERO);
-        let used = |memory| Used { cpu: 0.1, begun: 1.0, memory, sojourn: Duration::ZERO, queued: Duration::ZERO, strangers: 0.0 };
+        let used = |memory| Used {
+            cpu: 0.1,
+            begun: 1.0,
+            memory,
+            sojourn: Duration::ZERO,
+            queued: Duration::ZERO,
+            strangers: 0.0,
+        };
         server.measure(Instant::from_millis(100), used(1_500_000));
         let half = u64::MAX / 2;
         assert_eq!(server.arrive(half - (1 << 40), 1, Came::Past), Verdict::Pass);

@@ -187,7 +187,14 @@ mod tests {
         Instant::from_secs(n)
     }
 
-    const IDLE: Used = Used { cpu: 0.1, begun: 1.0, memory: 1_000_000, sojourn: Duration::ZERO, queued: Duration::ZERO, strangers: 0.0 };
+    const IDLE: Used = Used {
+        cpu: 0.1,
+        begun: 1.0,
+        memory: 1_000_000,
+        sojourn: Duration::ZERO,
+        queued: Duration::ZERO,
+        strangers: 0.0,
+    };
 
     #[test]
     fn nothing_is_refused_while_the_engineered_load_comes() {

@@ -251,8 +251,21 @@ impl Opened {
     /// # Errors
     /// See [`StartError`]; nothing is left running.
     pub async fn start(self) -> Result<Frontend, StartError> {
-        let Self { config, secrets, clock, catalog, policy, site, agents, audit, contacts, feed, sockets, ports, addresses } =
-            self;
+        let Self {
+            config,
+            secrets,
+            clock,
+            catalog,
+            policy,
+            site,
+            agents,
+            audit,
+            contacts,
+            feed,
+            sockets,
+            ports,
+            addresses,
+        } = self;
         let at_feed = |source| StartError::Listen { what: config.feed.to_string(), source };
         let socket = TcpListener::from_std(feed).map_err(at_feed)?;
         let feed = socket.local_addr().map_err(at_feed)?;
@@ -343,7 +356,21 @@ impl Frontend {
             listen(config.feed).map_err(|source| StartError::Listen { what: config.feed.to_string(), source })?;
         let (sockets, addresses) = bind_all(&config)?;
         let ports = Ports::of(&config, (&start_key(&secrets, 0), &secrets.start), &addresses)?;
-        Ok(Opened { config, secrets, clock, catalog, policy, site, agents, audit, contacts, feed, sockets, ports, addresses })
+        Ok(Opened {
+            config,
+            secrets,
+            clock,
+            catalog,
+            policy,
+            site,
+            agents,
+            audit,
+            contacts,
+            feed,
+            sockets,
+            ports,
+            addresses,
+        })
     }
 
     /// Starts a frontend: it answers SIP and takes gates when this returns.

@@ -105,7 +105,13 @@ impl Ports {
             let (port, queues) = UdpPort::open(&interface, (&datagrams, &streams), takes_frames, sieve)
                 .map_err(|error| StartError::Interface { what: name.clone(), why: error.to_string() })?;
             let how = port.describe();
-            tracing::info!(interface = name, queues = queues.len(), refuses = sieve.is_some(), how, "looks at an interface");
+            tracing::info!(
+                interface = name,
+                queues = queues.len(),
+                refuses = sieve.is_some(),
+                how,
+                "looks at an interface"
+            );
             ports.queues.extend(queues);
             ports.sieves.extend(sieve.map(|_| port));
         }

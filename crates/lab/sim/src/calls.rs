@@ -234,8 +234,10 @@ impl Server {
         // More than there is time for waits.
         let cpu = (self.busy as f64 / span as f64).min(1.0);
         let memory = (self.open.len() as f64 * self.engineered.transaction_bytes) as u64;
-        self.controller
-            .measure(Instant::from_millis(self.now), Used { cpu, begun: 1.0, memory, sojourn: Duration::ZERO, queued: Duration::ZERO, strangers: 0.0 });
+        self.controller.measure(
+            Instant::from_millis(self.now),
+            Used { cpu, begun: 1.0, memory, sojourn: Duration::ZERO, queued: Duration::ZERO, strangers: 0.0 },
+        );
         self.tally.accepted.push(self.taken);
         self.tally.cpu.push(cpu);
         self.tally.memory.push(memory);

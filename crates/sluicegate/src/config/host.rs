@@ -77,26 +77,26 @@ pub(super) fn check_frames(
         (Datapath::Socket, false) => return,
     };
     if !nix::unistd::geteuid().is_root() {
-        report.error(path, format!("{setting} needs root"), format!("run as root, or set {instead}"));
+        report.error(path, format!("{setting} needs root"), &format!("run as root, or set {instead}"));
     }
     let is_wanted = |listen: &&Listen| if refuses { listen.comes_by_an_interface() } else { listen.comes_as_frames() };
     for listen in frontend.listen.iter().filter(is_wanted) {
         let interface = Interface::with_address(listen.address.ip()).ok().flatten();
         let Some(interface) = interface.filter(|interface| interface.name != "lo") else {
             let what = format!("no interface by which packets come has the address of {listen}");
-            report.error(path, what, format!("give it to one, or set {instead}"));
+            report.error(path, what, &format!("give it to one, or set {instead}"));
             continue;
         };
         if gate.is_some_and(|gate| [&gate.outside, &gate.inside].contains(&&interface.name)) {
             let what = format!("{listen} is at {}, whose packets the gate has", interface.name);
             let hint = format!("set {instead}, or listen at an address of an interface that is not the gate's");
-            report.error(path, what, hint);
+            report.error(path, what, &hint);
         } else if interface.is_virtual() {
             let what = format!(
                 "{setting} does not see VLAN tags that senders on this machine leave beside frames to {}",
                 interface.name
             );
-            report.warn(path, what, format!("switch txvlan off at the other end, or set {instead}"));
+            report.warn(path, what, &format!("switch txvlan off at the other end, or set {instead}"));
         }
     }
 }

@@ -107,7 +107,8 @@ fn used(input: &mut Input<'_>) -> Used {
     }
 }
 
-const IDLE: Used = Used { cpu: 0.01, begun: 1.0, memory: 0, sojourn: Duration::ZERO, queued: Duration::ZERO, strangers: 0.0 };
+const IDLE: Used =
+    Used { cpu: 0.01, begun: 1.0, memory: 0, sojourn: Duration::ZERO, queued: Duration::ZERO, strangers: 0.0 };
 
 /// Builds a controller, and has requests and measurements come in any order.
 pub(crate) fn step(bytes: &[u8]) {

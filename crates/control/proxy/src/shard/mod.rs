@@ -43,9 +43,9 @@ mod unproved;
 mod watch;
 
 pub use events::{Binding, Event, GateAnswer, Input};
+pub use keys::source_key;
 pub use ladder::Rung;
 pub use settings::{DigestName, Phones, Settings, Tables};
-pub use keys::source_key;
 pub use shedding::Overload;
 pub use unproved::answer_bytes;
 

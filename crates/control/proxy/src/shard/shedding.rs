@@ -204,7 +204,8 @@ impl Shedding {
         let (begun, all) = std::mem::take(&mut self.spent);
         // Where nothing is known of it, nothing is excused with it.
         let begun = if all.is_zero() { 1.0 } else { begun.as_secs_f64() / all.as_secs_f64() };
-        let used = |bytes: f64| Used { cpu, begun, memory: (setting_up as f64 * bytes) as u64, sojourn, queued, strangers };
+        let used =
+            |bytes: f64| Used { cpu, begun, memory: (setting_up as f64 * bytes) as u64, sojourn, queued, strangers };
         self.age_max = match &mut self.control {
             Control::Off(measured_at) => {
                 *measured_at = now;

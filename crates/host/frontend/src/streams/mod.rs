@@ -323,12 +323,7 @@ impl Streams {
         [all, unproved, self.unfinished.gauge()]
     }
 
-    fn accept(
-        &mut self,
-        now: Instant,
-        number: u8,
-        heard: &mut impl FnMut(Flow, &Arc<Proofs>, Heard<'_>) -> bool,
-    ) {
+    fn accept(&mut self, now: Instant, number: u8, heard: &mut impl FnMut(Flow, &Arc<Proofs>, Heard<'_>) -> bool) {
         for _ in 0..ACCEPTS_PER_TURN {
             let Some(listener) = self.listeners.get_mut(&number) else { return };
             match listener.socket.accept() {

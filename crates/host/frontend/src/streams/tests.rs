@@ -44,7 +44,16 @@ impl Thread {
         let (address, metrics) = (listener.local_addr().unwrap(), Arc::default());
         let listeners = HashMap::from([(LISTENER, listener)]);
         let streams = Streams::new(SHARD, listeners, limits, Arc::clone(&metrics)).unwrap();
-        Self { streams, metrics, address, now: NOW, heard: Vec::new(), proofs: Vec::new(), broken: Vec::new(), takes: true }
+        Self {
+            streams,
+            metrics,
+            address,
+            now: NOW,
+            heard: Vec::new(),
+            proofs: Vec::new(),
+            broken: Vec::new(),
+            takes: true,
+        }
     }
 
     fn connect(&self) -> TcpStream {

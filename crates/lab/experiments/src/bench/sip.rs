@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, thread, time::Duration};
 use super::{Median, Options, RUNS, Row, Run, Summary, busy_before, no_row};
 use crate::{
     family,
-    sipload::{Does, FrontendDatapath, RefusesAt, Load, REFUSE, Rig, Scheme, Trial, Wanted, capacity},
+    sipload::{Does, FrontendDatapath, Load, REFUSE, RefusesAt, Rig, Scheme, Trial, Wanted, capacity},
 };
 use sluicegate_site::{LabError, binary::Binary};
 use sluicegate_traffic::{

@@ -11,5 +11,5 @@ pub use sweep::{Mutant, SweepOptions, run};
 
 pub(crate) use capacity::capacity;
 pub(crate) use rig::{Load, Rig, Trial};
-pub use server::{FrontendDatapath, RefusesAt};
 pub(crate) use server::{Does, REFUSE, Scheme, Wanted};
+pub use server::{FrontendDatapath, RefusesAt};

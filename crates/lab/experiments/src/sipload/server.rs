@@ -206,7 +206,7 @@ fn ours(
          overload = {{ {overload} }}\n\
          tables = {{ transactions_max = {TABLE}, transactions_per_user_max = {TABLE}, exchanges_per_user_max = {TABLE}, \
          replays_max = {TABLE}, replays_per_user_max = {TABLE}, legs_max = {TABLE} }}\n\
-         connections = {{ total_max = 16384, unproved_max = 2048, per_source_max = 8192, per_user_max = 8192, \
+         connections = {{ total_max = 16384, unproved_max = 8192, per_source_max = 8192, per_user_max = 8192, \
          per_source_per_s = 1000000 }}\n{}",
         if wanted.over == Over::Tls { certificate.line() } else { String::new() }
     );

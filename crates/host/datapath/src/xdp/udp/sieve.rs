@@ -25,10 +25,7 @@ use super::{
 use crate::{
     Interface, OpenError, offload,
     sys::Mapping,
-    xdp::{
-        program::take,
-        queues,
-    },
+    xdp::{program::take, queues},
 };
 
 /// Rows of shares, and columns of each.
@@ -183,9 +180,8 @@ impl Maps {
     }
 
     fn counts(&self) -> SieveCounts {
-        let counted = |which: usize| {
-            self.word(offset_of!(Shared, counters) + which * size_of::<u64>()).load(Ordering::Relaxed)
-        };
+        let counted =
+            |which: usize| self.word(offset_of!(Shared, counters) + which * size_of::<u64>()).load(Ordering::Relaxed);
         let [refused, acks, over_budget, unread, resets] = std::array::from_fn::<_, COUNTERS, _>(counted);
         SieveCounts { refused, acks, over_budget, unread, resets }
     }

@@ -15,10 +15,9 @@ use std::{
 };
 
 use sluicegate_feed::tls::{self, TlsError};
-use sluicegate_grant::IssuerKey;
-use sluicegate_keys::{self as keys, KeyError};
+use sluicegate_keys::KeyError;
 use sluicegate_policy::Policy;
-use sluicegate_signin::{ReplicaKey, SitePublic};
+use sluicegate_signin::SitePublic;
 use sluicegate_store::{
     DirectoryError, KeptRevoke, StoreError,
     audit::{self, Audit, AuditError},
@@ -31,7 +30,7 @@ use tokio::{
 use zeroize::Zeroizing;
 
 use crate::{
-    catalog::{Catalog, EditError, STORE_FILE},
+    catalog::{Catalog, EditError},
     clock::Clock,
     config::{Config, ConfigError, GATES_MAX, Listen},
     contacts::{ContactFile, OpenedContacts, keep},
@@ -45,6 +44,7 @@ use crate::{
     inbox::{ShardSender, shard_queue},
     published::Published,
     replicas::{Replicas, send_on},
+    secrets::Secrets,
     sockets::{Sockets, bind_all},
     streams::{StreamMetrics, Streams},
     tls::TlsFileError,
@@ -57,12 +57,6 @@ use sluicegate_proxy::{
     Stories, Traces,
 };
 
-const DIALOG_FILE: &str = "frontend-dialog.key";
-const ISSUER_FILE: &str = "frontend-issuer.key";
-const NOISE_FILE: &str = "frontend-noise.key";
-const TLS_FILE: &str = "frontend-tls.pem";
-/// What of its state directory makes a frontend the same again elsewhere: keys, users, groups, services, gates.
-pub const BACKUP_FILES: [&str; 5] = [DIALOG_FILE, ISSUER_FILE, NOISE_FILE, TLS_FILE, STORE_FILE];
 /// Events on their way from all shards to the hub.
 const EVENTS_MAX: usize = 8_192;
 /// Questions of the control side that wait.
@@ -155,34 +149,6 @@ pub struct Frontend {
 impl std::fmt::Debug for Frontend {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Frontend").field("control", &self.control).finish_non_exhaustive()
-    }
-}
-
-/// Keys that last over restarts, and random numbers of this start.
-struct Secrets {
-    dialog: Zeroizing<[u8; 32]>,
-    issuer: Arc<IssuerKey>,
-    replica: Arc<ReplicaKey>,
-    tls: tls::Identity,
-    boot_id: u64,
-    start: Zeroizing<[u8; 32]>,
-}
-
-impl Secrets {
-    fn load(state_dir: &Path, name: &str) -> Result<Self, StartError> {
-        let mut start = Zeroizing::new([0; 32]);
-        let mut boot = [0; 8];
-        let random = |bytes: &mut [u8]| getrandom::fill(bytes).map_err(|error| StartError::Random(error.to_string()));
-        random(&mut *start)?;
-        random(&mut boot)?;
-        Ok(Self {
-            dialog: keys::load_or_create_seed(&state_dir.join(DIALOG_FILE))?,
-            issuer: Arc::new(IssuerKey::from_seed(*keys::load_or_create_seed(&state_dir.join(ISSUER_FILE))?)),
-            replica: Arc::new(ReplicaKey::from_seed(&*keys::load_or_create_seed(&state_dir.join(NOISE_FILE))?)),
-            tls: tls::Identity::load_or_create(&state_dir.join(TLS_FILE), name)?,
-            boot_id: u64::from_be_bytes(boot),
-            start,
-        })
     }
 }
 
@@ -355,7 +321,7 @@ impl Frontend {
         let feed =
             listen(config.feed).map_err(|source| StartError::Listen { what: config.feed.to_string(), source })?;
         let (sockets, addresses) = bind_all(&config)?;
-        let ports = Ports::of(&config, (&start_key(&secrets, 0), &secrets.start), &addresses)?;
+        let ports = Ports::of(&config, (&secrets.of_thread(0), &secrets.start), &addresses)?;
         Ok(Opened {
             config,
             secrets,
@@ -497,11 +463,6 @@ fn start_shards(
     Ok(shards)
 }
 
-/// Another for each start and thread.
-fn start_key(secrets: &Secrets, shard: u8) -> [u8; 32] {
-    sluicegate_proxy::derive(&secrets.start, &[shard])
-}
-
 fn guesses(secrets: &Secrets) -> Guesses {
     Guesses::new(sluicegate_proxy::derive(&secrets.start, b"guesses").first_chunk().copied().unwrap_or_default())
 }
@@ -509,7 +470,7 @@ fn guesses(secrets: &Secrets) -> Guesses {
 fn settings(config: &Config, common: &Common, (shard, overload): (u8, Overload), addresses: &[Listen]) -> Settings {
     let secrets = &common.secrets;
     let public = secrets.issuer.public().id();
-    let start_key = start_key(secrets, shard);
+    let start_key = secrets.of_thread(shard);
     Settings {
         realm: config.realm.clone(),
         algorithms: config.digest.clone(),

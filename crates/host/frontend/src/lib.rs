@@ -23,6 +23,7 @@ mod overload;
 mod published;
 mod replica;
 mod replicas;
+mod secrets;
 mod sockets;
 mod streams;
 mod tables;
@@ -36,11 +37,12 @@ pub use config::{
     Config, ConfigError, Datapath, GATES_MAX, GateSite, LISTEN_MAX, Listen, REPLICAS_MAX, ReplicaSite, SHARDS_MAX,
 };
 pub use control::{Control, ControlError};
-pub use daemon::{BACKUP_FILES, Frontend, Opened, StartError, run};
+pub use daemon::{Frontend, Opened, StartError, run};
 pub use holder::{
     BACKUP_FILES as KEYHOLDER_BACKUP_FILES, HolderError, IssuedFile, KeyHolder, Vault, VaultError,
     directory as keyholder_directory,
 };
 pub use overload::{Adapted, EngineeredFor, OverloadControl, RefuseAt};
+pub use secrets::BACKUP_FILES;
 pub use streams::Connections;
 pub use tls::{TlsFileError, TlsFiles};

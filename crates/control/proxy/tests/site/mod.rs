@@ -595,7 +595,6 @@ pub(crate) fn header<'m>(message: &'m str, name: &str) -> Option<&'m str> {
 /// A telephone's offer: one audio stream.
 pub(crate) const AUDIO: &str = "v=0\r\no=a 1 1 IN IP4 192.168.0.9\r\ns=-\r\nc=IN IP4 192.168.0.9\r\nt=0 0\r\n\
     m=audio 4100 RTP/AVP 0\r\n";
-
 /// An agent's offer: ports of the service.
 pub(crate) const PORTS: &str = "v=0\r\no=- 1 1 IN IP4 192.168.0.9\r\ns=-\r\nc=IN IP4 192.168.0.9\r\nt=0 0\r\n\
     m=application 9 TCP sluicegate\r\na=setup:active\r\na=service-ports:80\r\n";

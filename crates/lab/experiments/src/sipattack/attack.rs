@@ -38,6 +38,8 @@ const CONNECTIONS: u16 = 300;
 const CONNECTIONS_PER_S: u64 = 200;
 /// Stolen accounts that call all at once, each like a telephone.
 pub(super) const CROWD: usize = 200;
+/// Which of the attackers are strangers whose addresses may be forged.
+pub(super) const STRANGERS_OVER_UDP: usize = 0;
 /// Calls a second of them together: more than a thread can set up.
 const CROWD_PER_S: u32 = 12_000;
 const CROWD_HOLD_MS: u32 = 200;
@@ -55,6 +57,7 @@ impl Siege<'_> {
         if self.options.mutant == Mutant::NoFlood {
             return Ok(Vec::new());
         }
+        // The first: see [`STRANGERS_OVER_UDP`].
         let mut attackers = vec![self.worker("botnet", "sip_flood", &self.strangers(Over::Udp, self.options.per_s))?];
         attackers.push(self.worker("botnet", "sip_flood", &self.strangers(Over::Tcp, self.options.per_s / 10))?);
         for exchange in Exchange::ALL {

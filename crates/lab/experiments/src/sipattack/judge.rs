@@ -10,7 +10,10 @@ use crate::{
         Judge,
         rows::{Case, Report},
     },
-    sipflood::play::CALLS_PER_S,
+    sipflood::{
+        play::CALLS_PER_S,
+        site::{FRONTENDS, SHARDS, UNPROVED_PER_S},
+    },
 };
 use sluicegate_site::cpu::Taken;
 use sluicegate_traffic::{
@@ -38,6 +41,9 @@ const FLOOD_PER_S_MIN: f64 = 5_000.0;
 const CROWD_PER_S_MIN: f64 = 4_000.0;
 /// Whose calls all fail is refused for something else.
 const CROWD_ESTABLISHED_PER_S_MIN: f64 = 20.0;
+/// Most answers to strangers of one /24: of both front ends together, by what each of their threads may send there, in answers of
+/// half the length that one counts for, and by the few that each address of it gets.
+const ANSWERS_PER_S_MAX: f64 = FRONTENDS.len() as f64 * (SHARDS * (2 * UNPROVED_PER_S + 5 * 254)) as f64;
 /// Calls that end when their front end is killed say no BYE that is answered.
 const MARGIN_NS: u64 = 5_000_000_000;
 
@@ -106,6 +112,8 @@ pub(super) struct Played {
     pub(super) parts: Vec<(Part, u64, u64)>,
     /// Messages and connections of the attackers.
     pub(super) sent: u64,
+    /// What strangers of one /24 were answered over UDP, where nobody knows whose addresses those are, a second.
+    pub(super) answers_per_s: f64,
     /// Openings that the gate refused, by reason.
     pub(super) openings_refused: BTreeMap<String, u64>,
     /// Packets that the gate dropped, by reason.
@@ -169,6 +177,7 @@ pub(super) fn judge(report: &mut Report, options: &AttackOptions, played: &Playe
         judge.note(&format!("gate_dropped_{reason}"), *count as f64);
     }
     judge.note("attackers_sent", played.sent as f64);
+    judge.at_most("strangers_answers_per_s", played.answers_per_s, ANSWERS_PER_S_MAX);
 }
 
 fn judge_part(report: &mut Report, played: &Played, part: Part, (from_ns, to_ns): (u64, u64)) {
@@ -322,6 +331,7 @@ mod tests {
         let grown =
             failures(|run| run.looks.iter_mut().filter(of(Part::Surge)).for_each(|look| look.resident_kb = 200_000));
         assert_eq!(grown, ["memory_growth_in_surge_kb"]);
+        assert_eq!(failures(|run| run.answers_per_s = 20_000.0), ["strangers_answers_per_s"]);
         assert_eq!(
             failures(|run| run.looks.iter_mut().for_each(|look| look.counted.clear())),
             ["refused_for_overload"]

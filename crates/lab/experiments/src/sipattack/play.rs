@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::{
     AttackOptions, Mutant, NAME,
-    attack::{CROWD, to},
+    attack::{CROWD, STRANGERS_OVER_UDP, to},
     judge::{Look, Part, Played, judge},
 };
 use crate::{
@@ -171,10 +171,15 @@ impl<'a> Siege<'a> {
         let gate = self.gate.status().unwrap_or_default();
         played.openings_refused = refusals(&gate);
         played.dropped_at_gate = drops(&gate);
-        for mut attacker in attackers {
+        for (place, mut attacker) in attackers.into_iter().enumerate() {
             attacker.close_input();
             let result = attacker.event("result", DRAIN_MAX)?;
             played.sent += result["requests"].as_u64().unwrap_or_default();
+            if place == STRANGERS_OVER_UDP {
+                let answers = result["answers"].as_object().into_iter().flatten();
+                let sum: u64 = answers.filter_map(|(_, count)| count.as_u64()).sum();
+                played.answers_per_s = sum as f64 * 1e3 / result["ms"].as_f64().unwrap_or(1.0);
+            }
         }
         if let Some(mut crowd) = crowd {
             crowd.close_input();

@@ -1,0 +1,326 @@
+use std::vec::Vec;
+
+use super::*;
+
+const AIMS: Aims = Aims {
+    interval: Duration::from_millis(100),
+    busy: 0.95,
+    sojourn: (Duration::from_millis(5), Duration::from_millis(100)),
+    memory: Thresholds { min: 1e6, max: 2e6 },
+};
+
+/// A server that serves `served` a second and refuses forty times as fast, for ten seconds: of each source (requests a
+/// second) what it is let in of, in the last five.
+fn play(rates: &[u64], served: f64) -> Vec<f64> {
+    play_signed_in(rates, served, &[], false).0
+}
+
+/// The same, where so many users signed in from each source before, perhaps behind a sieve; and how many got through that.
+fn play_signed_in(rates: &[u64], served: f64, users: &[u64], is_sieved: bool) -> (Vec<f64>, u64) {
+    let mut through = 0;
+    let mut server = Adaptive::new(AIMS, Instant::ZERO);
+    for (place, users) in users.iter().enumerate() {
+        (0..*users).for_each(|user| server.sign_in(hash(1 << 32 | user), hash(place as u64)));
+    }
+    let mut passed = std::vec![0_u64; rates.len()];
+    let mut random = 1_u64;
+    // Seconds of work that wait; more than a tenth of a second's is lost, as in a socket's buffer.
+    let mut waits = 0.0_f64;
+    for tick in 1..=100_u64 {
+        let mut work = 0.0;
+        for (place, rate) in rates.iter().enumerate() {
+            for _ in 0..rate / 10 {
+                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                let source = hash(place as u64);
+                let shares = server.sieves()[0].filter(|_| is_sieved);
+                let share = shares.and_then(|shares| crate::sources::cells(source).map(|cell| shares[cell]).max());
+                if share.is_some_and(|share| share != u32::MAX && hash(random) >> 32 >= share.into()) {
+                    continue;
+                }
+                through += u64::from(tick > 50);
+                let came = if is_sieved { Came::Sieved } else { Came::Past };
+                if server.arrive(random, source, came) == Verdict::Pass {
+                    work += 1.0 / served;
+                    passed[place] += u64::from(tick > 50);
+                } else {
+                    work += 1.0 / served / 40.0;
+                }
+            }
+        }
+        let busy = (waits + work).min(0.1);
+        waits = (waits + work - busy).min(0.1);
+        let used = Used {
+            cpu: busy / 0.1,
+            begun: 1.0,
+            memory: 0,
+            sojourn: Duration::from_secs_f64(waits),
+            queued: Duration::ZERO,
+            strangers: 0.0,
+        };
+        server.measure(Instant::from_millis(tick * 100), used);
+    }
+    (passed.into_iter().map(|passed| passed as f64 / 5.0).collect(), through / 5)
+}
+
+fn hash(of: u64) -> u64 {
+    of.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+#[test]
+fn it_serves_nearly_all_that_it_can_whatever_arrives() {
+    for times in [1.2, 2.0, 5.0] {
+        let rate = (times * 2_000.0 / 20.0) as u64 / 10 * 10;
+        let sum: f64 = play(&[rate; 20], 2_000.0).iter().sum();
+        let refusals = (times - sum / 2_000.0) / 40.0;
+        let used = sum / 2_000.0 + refusals;
+        assert!((0.9..=1.0).contains(&used), "{times}: {sum}, {used}");
+    }
+}
+
+#[test]
+fn who_sends_little_is_let_in_while_a_flood_is_refused() {
+    let mut rates = std::vec![20; 20];
+    rates.push(20_000);
+    let served = play(&rates, 2_000.0);
+    assert!(served[..20].iter().all(|served| *served >= 19.0), "{served:?}");
+    assert!(served[20] > 500.0 && served[20] < 1_600.0, "{served:?}");
+}
+
+#[test]
+fn what_a_sieve_refuses_is_counted_by_what_comes_through_it() {
+    let mut rates = std::vec![20; 20];
+    rates.push(20_000);
+    let (served, through) = play_signed_in(&rates, 2_000.0, &[], true);
+    assert!(served[..20].iter().all(|served| *served >= 19.0), "{served:?}");
+    assert!(served[20] > 1_200.0 && served[20] < 1_600.0, "{served:?}");
+    assert!(through < 3_000, "{through} a second of 20400");
+}
+
+#[test]
+fn as_many_connections_are_taken_as_are_served_and_who_opens_few_is_refused_last() {
+    let mut server = Adaptive::new(AIMS, Instant::ZERO);
+    let (mut random, mut waiting) = (1_u64, 0_u32);
+    let (mut few, mut all, mut longest) = (0, 0, 0);
+    for tick in 1..=100 {
+        for source in (0..20).chain(std::iter::repeat_n(99, 1_000)) {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let is_taken = server.connects(random, hash(source), false);
+            waiting += u32::from(is_taken);
+            if tick > 50 {
+                few += u32::from(is_taken && source < 20);
+                all += u32::from(is_taken);
+            }
+        }
+        let served = waiting.min(100);
+        (0..served).for_each(|_| server.serve_connection());
+        waiting -= served;
+        longest = if tick > 50 { longest.max(waiting) } else { 0 };
+        let queued = Duration::from_millis(u64::from(waiting));
+        let used = Used { cpu: 0.9, begun: 1.0, memory: 0, sojourn: Duration::ZERO, queued, strangers: 0.0 };
+        server.measure(Instant::from_millis(tick * 100), used);
+    }
+    assert!(few >= 980, "{few} of 1000 of those who open few");
+    assert!((4_000..=5_500).contains(&all) && longest < 500, "{all} of what 5000 could be, {longest} waited");
+}
+
+#[test]
+fn a_hundred_telephones_behind_one_address_are_served_like_a_hundred_sources() {
+    // A crowd at 250 addresses, and one office.
+    let mut rates = std::vec![50; 250];
+    rates.push(200);
+    let mut users = std::vec![1; 250];
+    users.push(100);
+    let (alike, known) = (play(&rates, 2_000.0)[250], play_signed_in(&rates, 2_000.0, &users, false).0[250]);
+    assert!(alike < 20.0, "{alike}");
+    assert!(known >= 198.0, "{known}");
+}
+
+#[test]
+fn where_refusing_all_takes_too_long_those_who_send_most_are_not_heard() {
+    let mut server = Adaptive::new(AIMS, Instant::ZERO);
+    server.sign_in(hash(1 << 32), hash(99));
+    let (mut random, mut waits, mut heard, mut slow) = (1_u64, 0.0_f64, 0, 0);
+    let mut draw = || {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        random
+    };
+    for tick in 1..=100_u64 {
+        // To hear one takes 25 us, not to hear it 2 us: fifty senders have it do two and a half times what it can.
+        let mut work = 0.0;
+        for source in (0..50).cycle().take(10_000) {
+            work += if server.hears(&mut draw, hash(source)) { 25e-6 } else { 2e-6 };
+        }
+        let honest = server.hears(&mut draw, hash(99));
+        heard += u32::from(honest && tick > 20);
+        waits = (waits + work - 0.1).clamp(0.0, 0.4);
+        slow += u32::from(waits > 0.1 && tick > 20);
+        let used = Used {
+            cpu: 1.0,
+            begun: 1.0,
+            memory: 0,
+            sojourn: Duration::from_secs_f64(waits),
+            queued: Duration::ZERO,
+            strangers: 0.0,
+        };
+        server.measure(Instant::from_millis(tick * 100), used);
+    }
+    assert!(
+        heard >= 79 && slow <= 20,
+        "one that sends ten a second was heard {heard} times of 80; {slow} intervals too slow"
+    );
+    for tick in 101..=140 {
+        let used =
+            Used { cpu: 0.1, begun: 1.0, memory: 0, sojourn: Duration::ZERO, queued: Duration::ZERO, strangers: 0.0 };
+        server.measure(Instant::from_millis(tick * 100), used);
+    }
+    assert!((0..1_000).all(|_| server.hears(&mut draw, hash(1))), "it is over when it is over");
+}
+
+#[test]
+fn a_call_id_that_passes_passes_no_more_often_than_others() {
+    let mut server = Adaptive::new(AIMS, Instant::ZERO);
+    let mut passed = 0;
+    for tick in 1..=100 {
+        let mut work = 0;
+        for _ in 0..2_000 {
+            if server.arrive(0, 7, Came::Past) == Verdict::Pass {
+                work += 1;
+            }
+        }
+        for source in 100..150 {
+            work += u32::from(server.arrive(1 << 62, source, Came::Past) == Verdict::Pass);
+        }
+        // A hundred in an interval are what it can do.
+        let used = Used {
+            cpu: (f64::from(work) / 100.0).min(1.0),
+            begun: 1.0,
+            memory: 0,
+            sojourn: Duration::ZERO,
+            queued: Duration::ZERO,
+            strangers: 0.0,
+        };
+        server.measure(Instant::from_millis(tick * 100), used);
+        if tick > 50 {
+            passed += (100..150).filter(|source| server.arrive(1 << 62, *source, Came::Past) == Verdict::Pass).count();
+        }
+    }
+    assert_eq!(passed, 50 * 50, "who sends once is let in, whatever another does");
+}
+
+#[test]
+fn a_server_that_is_not_busy_refuses_nobody() {
+    assert_eq!(play(&[500, 10], 2_000.0), [500.0, 10.0]);
+}
+
+#[test]
+fn where_refusing_saves_nothing_nobody_is_refused() {
+    for (begun, is_refused) in [(0.1, false), (0.5, true)] {
+        let mut server = Adaptive::new(AIMS, Instant::ZERO);
+        for interval in 1..=20 {
+            for draw in 0..100 {
+                let _ = server.arrive(draw << 57, 7, Came::Past);
+            }
+            let used = Used {
+                cpu: 1.0,
+                begun,
+                memory: 0,
+                sojourn: Duration::from_millis(60),
+                queued: Duration::ZERO,
+                strangers: 0.0,
+            };
+            server.measure(Instant::from_millis(interval * 100), used);
+        }
+        assert_eq!(server.is_overloaded(), is_refused, "{begun}");
+    }
+}
+
+#[test]
+fn it_is_over_soon_when_it_is_over() {
+    let mut server = Adaptive::new(AIMS, Instant::ZERO);
+    let mut at = 0;
+    let mut measure = |server: &mut Adaptive, cpu, millis| {
+        at += 100;
+        server.measure(
+            Instant::from_millis(at),
+            Used {
+                cpu,
+                begun: 1.0,
+                memory: 0,
+                sojourn: Duration::from_millis(millis),
+                queued: Duration::ZERO,
+                strangers: 0.0,
+            },
+        );
+    };
+    for _ in 0..50 {
+        for draw in 0..1_000 {
+            let _ = server.arrive(draw << 54, 7, Came::Past);
+        }
+        measure(&mut server, 1.0, 200);
+    }
+    assert!(server.is_overloaded());
+    let mut intervals = 0;
+    while server.is_overloaded() {
+        let _ = server.arrive(0, 7, Came::Past);
+        measure(&mut server, 0.1, 0);
+        intervals += 1;
+    }
+    assert!(intervals <= 20, "{intervals}");
+}
+
+#[test]
+fn requests_that_wait_are_fewer_although_the_thread_seems_idle() {
+    let mut server = Adaptive::new(AIMS, Instant::ZERO);
+    for interval in 1..=20 {
+        for draw in 0..100 {
+            let _ = server.arrive(draw << 57, 7, Came::Past);
+        }
+        let used = Used {
+            cpu: 0.2,
+            begun: 1.0,
+            memory: 0,
+            sojourn: Duration::from_millis(60),
+            queued: Duration::ZERO,
+            strangers: 0.0,
+        };
+        server.measure(Instant::from_millis(interval * 100), used);
+    }
+    assert!(matches!(server.arrive(u64::MAX / 100, 7, Came::Past), Verdict::Reject { .. }));
+}
+
+#[test]
+fn what_others_are_too_slow_for_is_not_let_in_although_the_thread_is_idle() {
+    let mut server = Adaptive::new(AIMS, Instant::ZERO);
+    let (mut passed, mut waits) = (0, 0.0_f64);
+    for interval in 1..=200_u64 {
+        let mut asked = 0;
+        for draw in 0..100_u64 {
+            let draw = (interval * 100 + draw).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            asked += u32::from(server.arrive(draw, 7, Came::Past) == Verdict::Pass);
+        }
+        passed += if interval > 100 { asked } else { 0 };
+        // They do forty in an interval.
+        waits = (waits + (f64::from(asked) - 40.0) / 400.0).max(0.0);
+        server.wait_for_others(Duration::from_secs_f64(waits));
+        let used =
+            Used { cpu: 0.2, begun: 0.1, memory: 0, sojourn: Duration::ZERO, queued: Duration::ZERO, strangers: 0.0 };
+        server.measure(Instant::from_millis(interval * 100), used);
+    }
+    assert!((3_200..=4_200).contains(&passed) && waits < 0.2, "{passed} of 4000, {waits}");
+}
+
+#[test]
+fn memory_alone_refuses_by_chance_and_then_all() {
+    let mut server = Adaptive::new(AIMS, Instant::ZERO);
+    let used =
+        |memory| Used { cpu: 0.1, begun: 1.0, memory, sojourn: Duration::ZERO, queued: Duration::ZERO, strangers: 0.0 };
+    server.measure(Instant::from_millis(100), used(1_500_000));
+    let half = u64::MAX / 2;
+    assert_eq!(server.arrive(half - (1 << 40), 1, Came::Past), Verdict::Pass);
+    assert!(matches!(server.arrive(half + (1 << 40), 1, Came::Past), Verdict::Reject { status: 500, .. }));
+    server.measure(Instant::from_millis(200), used(2_000_000));
+    assert!(matches!(server.arrive(0, 1, Came::Past), Verdict::Reject { retry_after_s: 5..=10, .. }));
+    // What comes again is judged as before.
+    server.measure(Instant::from_millis(300), used(1_500_000));
+    assert_eq!(server.arrive(half - (1 << 40), 1, Came::Past), Verdict::Pass);
+}

@@ -136,8 +136,8 @@ fn refusals(_: &'static str) {
 }
 
 fn at_the_interface(_: &'static str) {
-    let lab = Lab::new();
     for more in ["", FRAMES] {
+        let lab = Lab::new();
         // A thread that is to be idle refuses nearly all.
         let overload = "overload = { mode = \"adaptive\", busy = 0.001, refuse = \"interface\" }\n";
         let (frontend, _) = frontend(&lab, &format!("{more}{overload}"));

@@ -127,8 +127,8 @@ impl Adaptive {
         Verdict::Pass
     }
 
-    /// A connection arrives, of which nothing is known but its source, perhaps through the [sieve](Self::sieves): whether to take it. To take one costs far more than a datagram, so there are as many as wait for a moment, and the others
-    /// are refused. `draw` is a random number.
+    /// A connection arrives, of which nothing is known but its source, perhaps through the [sieve](Self::sieves): whether to
+    /// take it. `draw` is a random number.
     #[must_use]
     pub fn connects(&mut self, draw: u64, source: u64, is_sieved: bool) -> bool {
         let members = f64::from(self.members.of(source).max(1));

@@ -67,51 +67,62 @@ static ALWAYS_INLINE void swap(__u16 *a, __u16 *b, __u32 halves)
 	}
 }
 
-/* Turns the frame into the answer's. */
-static ALWAYS_INLINE int answer(struct walk *walk, const struct datagram *datagram)
+/*
+ * Turns a packet of so many bytes behind its IP header around: addresses, lengths and ports, and the checksum of IPv4. Where
+ * what it carries begins; nothing if it is too short for that.
+ */
+static ALWAYS_INLINE __u16 *turned(const struct xdp_md *ctx, int is_ipv4, __u32 protocol, __u32 len, __u32 least)
 {
-	struct scratch *s = walk->s;
-	__u32 len = s->out_len, i;
-	__u16 checksum = udp_checksum(s, datagram, len), *udp, *ip;
-	__u8 *frame, *end;
+	__u8 *frame = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	__u16 *ip = (__u16 *)(frame + ETH_HEADER), *carried;
+	__u64 sum = 0;
+	__u32 i;
 
-	UNKNOWN(len);
-	if (!len || len >= TEXT_MAX || bpf_xdp_store_bytes(walk->ctx, datagram->payload_at, s->out, len))
-		return XDP_ABORTED;
-	if (bpf_xdp_adjust_tail(walk->ctx, (int)(datagram->payload_at + len) - (int)datagram->frame_len))
-		return XDP_ABORTED;
-	frame = (void *)(long)walk->ctx->data;
-	end = (void *)(long)walk->ctx->data_end;
-	if (frame + ETH_HEADER + (datagram->is_ipv4 ? IPV4_HEADER : IPV6_HEADER) + UDP_HEADER > end)
-		return XDP_ABORTED;
-	swap((__u16 *)frame, (__u16 *)(frame + 6), 3);
-	ip = (__u16 *)(frame + ETH_HEADER);
-	if (datagram->is_ipv4) {
-		__u64 sum = 0;
-
+	if (frame + ETH_HEADER + IPV4_HEADER + least > end)
+		return 0;
+	if (is_ipv4) {
 		ip[0] = htons(0x4500);
-		ip[1] = htons(IPV4_HEADER + UDP_HEADER + len);
+		ip[1] = htons(IPV4_HEADER + len);
 		ip[2] = 0;
 		ip[3] = htons(0x4000);
-		ip[4] = htons(64 << 8 | PROTOCOL_UDP);
+		ip[4] = htons(64 << 8 | protocol);
 		ip[5] = 0;
 		swap(ip + 6, ip + 8, 2);
 #pragma unroll
 		for (i = 0; i < IPV4_HEADER / 2; i++)
 			sum += ip[i];
 		ip[5] = folded(sum);
-		udp = ip + IPV4_HEADER / 2;
+		carried = ip + IPV4_HEADER / 2;
 	} else {
-		if (frame + ETH_HEADER + IPV6_HEADER + UDP_HEADER > end)
-			return XDP_ABORTED;
+		if (frame + ETH_HEADER + IPV6_HEADER + least > end)
+			return 0;
 		ip[0] = htons(0x6000);
 		ip[1] = 0;
-		ip[2] = htons(UDP_HEADER + len);
-		ip[3] = htons(PROTOCOL_UDP << 8 | 64);
+		ip[2] = htons(len);
+		ip[3] = htons(protocol << 8 | 64);
 		swap(ip + 4, ip + 12, 8);
-		udp = ip + IPV6_HEADER / 2;
+		carried = ip + IPV6_HEADER / 2;
 	}
-	swap(udp, udp + 1, 1);
+	swap((__u16 *)frame, (__u16 *)(frame + 6), 3);
+	swap(carried, carried + 1, 1);
+	return carried;
+}
+
+/* Turns the frame into the answer's. */
+static ALWAYS_INLINE int answer(struct walk *walk, const struct datagram *datagram)
+{
+	struct scratch *s = walk->s;
+	__u32 len = s->out_len;
+	__u16 checksum = udp_checksum(s, datagram, len), *udp;
+
+	UNKNOWN(len);
+	if (!len || len >= TEXT_MAX || bpf_xdp_store_bytes(walk->ctx, datagram->payload_at, s->out, len))
+		return XDP_ABORTED;
+	if (bpf_xdp_adjust_tail(walk->ctx, (int)(datagram->payload_at + len) - (int)datagram->frame_len))
+		return XDP_ABORTED;
+	udp = turned(walk->ctx, datagram->is_ipv4, PROTOCOL_UDP, UDP_HEADER + len, UDP_HEADER);
+	if (!udp)
+		return XDP_ABORTED;
 	udp[2] = htons(UDP_HEADER + len);
 	udp[3] = checksum;
 	return XDP_TX;

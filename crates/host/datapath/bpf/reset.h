@@ -16,14 +16,6 @@
 #define TCP_RST 0x04
 #define TCP_ACK 0x10
 
-/* Where a segment is: both ends as of a datagram, and the sequence number of what would come next. */
-static ALWAYS_INLINE __u16 *segment(__u8 *frame, __u8 *end, int is_ipv4)
-{
-	__u8 *tcp = frame + ETH_HEADER + (is_ipv4 ? IPV4_HEADER : IPV6_HEADER);
-
-	return tcp + TCP_HEADER > end ? 0 : (__u16 *)tcp;
-}
-
 /* Whether a SYN asks for a connection that another host may have; its ends. */
 static ALWAYS_INLINE int is_syn(const __u8 *frame, const __u8 *end, struct datagram *ends)
 {
@@ -75,51 +67,22 @@ static ALWAYS_INLINE int is_syn(const __u8 *frame, const __u8 *end, struct datag
 static ALWAYS_INLINE int reset(struct xdp_md *ctx, const struct datagram *ends)
 {
 	const __u32 header = ends->is_ipv4 ? IPV4_HEADER : IPV6_HEADER, mapped = ends->is_ipv4 ? 0xffff0000 : 0;
-	__u8 *frame, *end = (void *)(long)ctx->data_end;
-	__u16 *ip, *tcp;
+	const int frame_len = (int)(ctx->data_end - ctx->data);
 	__u64 sum = 0;
 	__u32 i, next;
+	__u16 *tcp;
 
-	frame = (void *)(long)ctx->data;
-	if (bpf_xdp_adjust_tail(ctx, (int)(ETH_HEADER + header + TCP_HEADER) - (int)(end - frame)))
+	if (bpf_xdp_adjust_tail(ctx, (int)(ETH_HEADER + header + TCP_HEADER) - frame_len))
 		return XDP_ABORTED;
-	frame = (void *)(long)ctx->data;
-	end = (void *)(long)ctx->data_end;
-	if (frame + ETH_HEADER + IPV4_HEADER + TCP_HEADER > end)
+	tcp = turned(ctx, ends->is_ipv4, PROTOCOL_TCP, TCP_HEADER, TCP_HEADER);
+	if (!tcp)
 		return XDP_ABORTED;
-	swap((__u16 *)frame, (__u16 *)(frame + 6), 3);
-	ip = (__u16 *)(frame + ETH_HEADER);
-	if (ends->is_ipv4) {
-		ip[0] = htons(0x4500);
-		ip[1] = htons(IPV4_HEADER + TCP_HEADER);
-		ip[2] = 0;
-		ip[3] = htons(0x4000);
-		ip[4] = htons(64 << 8 | PROTOCOL_TCP);
-		ip[5] = 0;
-		swap(ip + 6, ip + 8, 2);
-#pragma unroll
-		for (i = 0; i < IPV4_HEADER / 2; i++)
-			sum += ip[i];
-		ip[5] = folded(sum);
-		tcp = ip + IPV4_HEADER / 2;
-	} else {
-		if (frame + ETH_HEADER + IPV6_HEADER + TCP_HEADER > end)
-			return XDP_ABORTED;
-		ip[0] = htons(0x6000);
-		ip[1] = 0;
-		ip[2] = htons(TCP_HEADER);
-		ip[3] = htons(PROTOCOL_TCP << 8 | 64);
-		swap(ip + 4, ip + 12, 8);
-		tcp = ip + IPV6_HEADER / 2;
-	}
-	swap(tcp, tcp + 1, 1);
 	next = ntohl(tcp[2] | (__u32)tcp[3] << 16) + 1;
 	tcp[4] = htons(next >> 16);
 	tcp[5] = htons(next & 0xffff);
 	tcp[2] = tcp[3] = 0;
 	tcp[6] = htons(TCP_HEADER / 4 << 12 | TCP_RST | TCP_ACK);
 	tcp[7] = tcp[8] = tcp[9] = 0;
-	sum = 0;
 #pragma unroll
 	for (i = 0; i < TCP_HEADER / 2; i++)
 		sum += tcp[i];

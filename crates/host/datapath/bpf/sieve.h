@@ -15,7 +15,7 @@
 #define REQUESTS 0
 #define CONNECTIONS 1
 #define TABLES 2
-#define SPARED_MAX 64
+#define SPARED_MAX 128
 #define PREFIXES 4096
 #define HEAD_WORDS 5
 #define TAG_WORDS 3

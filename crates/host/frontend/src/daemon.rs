@@ -201,7 +201,6 @@ pub struct Opened {
     feed: std::net::TcpListener,
     /// By shard.
     sockets: Vec<Sockets>,
-    ports: Ports,
     addresses: Vec<Listen>,
 }
 
@@ -217,21 +216,8 @@ impl Opened {
     /// # Errors
     /// See [`StartError`]; nothing is left running.
     pub async fn start(self) -> Result<Frontend, StartError> {
-        let Self {
-            config,
-            secrets,
-            clock,
-            catalog,
-            policy,
-            site,
-            agents,
-            audit,
-            contacts,
-            feed,
-            sockets,
-            ports,
-            addresses,
-        } = self;
+        let Self { config, secrets, clock, catalog, policy, site, agents, audit, contacts, feed, sockets, addresses } =
+            self;
         let at_feed = |source| StartError::Listen { what: config.feed.to_string(), source };
         let socket = TcpListener::from_std(feed).map_err(at_feed)?;
         let feed = socket.local_addr().map_err(at_feed)?;
@@ -250,7 +236,7 @@ impl Opened {
         let agents = Arc::new(Published::new(agents, sockets.len()));
         let common =
             Common { guesses, limits, outages, traces, contacts, secrets, agents, policy, ledger, clock, stop, events };
-        let shards = start_shards(&config, &common, (sockets, ports), addresses)?;
+        let shards = start_shards(&config, &common, sockets, addresses)?;
         let (asks, ask_queue) = mpsc::channel(ASKS_MAX);
         let (gate_events, gates) = mpsc::channel(GATE_EVENTS_MAX);
         let control = control(&config, &common, &shards, (catalog, asks, feed), site, audit);
@@ -320,23 +306,11 @@ impl Frontend {
         let policy = Arc::new(policy);
         let feed =
             listen(config.feed).map_err(|source| StartError::Listen { what: config.feed.to_string(), source })?;
-        let (sockets, addresses) = bind_all(&config)?;
-        let ports = Ports::of(&config, (&secrets.of_thread(0), &secrets.start), &addresses)?;
-        Ok(Opened {
-            config,
-            secrets,
-            clock,
-            catalog,
-            policy,
-            site,
-            agents,
-            audit,
-            contacts,
-            feed,
-            sockets,
-            ports,
-            addresses,
-        })
+        let (mut sockets, addresses) = bind_all(&config)?;
+        if let Some(first) = sockets.first_mut() {
+            first.ports = Ports::of(&config, (&secrets.of_thread(0), &secrets.start), &addresses)?;
+        }
+        Ok(Opened { config, secrets, clock, catalog, policy, site, agents, audit, contacts, feed, sockets, addresses })
     }
 
     /// Starts a frontend: it answers SIP and takes gates when this returns.
@@ -408,18 +382,16 @@ fn listen(address: SocketAddr) -> io::Result<std::net::TcpListener> {
 fn start_shards(
     config: &Config,
     common: &Common,
-    (sockets, ports): (Vec<Sockets>, Ports),
+    sockets: Vec<Sockets>,
     addresses: Vec<Listen>,
 ) -> Result<Shards, StartError> {
-    // They are the first thread's, and then there is no other.
-    let mut ports = Some(ports);
     let mut shards = Shards { addresses, ..Shards::default() };
     let queues = sockets.iter().map(|_| shard_queue()).collect::<io::Result<Vec<_>>>().map_err(StartError::Thread)?;
     let (senders, inboxes): (Vec<_>, Vec<_>) = queues.into_iter().unzip();
     let all: Arc<[ShardSender]> = senders.clone().into();
     shards.senders = senders;
     let mut workers = Vec::new();
-    for ((number, Sockets { udp, streams }), inbox) in (0..=u8::MAX).zip(sockets).zip(inboxes) {
+    for ((number, Sockets { udp, streams, ports }), inbox) in (0..=u8::MAX).zip(sockets).zip(inboxes) {
         let metrics = Arc::new(ShardMetrics::default());
         let gauges = Gauges::default();
         let overload = config.overload.of_shard(shards.senders.len()).map_err(StartError::Overload)?;
@@ -444,7 +416,7 @@ fn start_shards(
             shard,
             number,
             sockets,
-            ports: ports.take().unwrap_or_default(),
+            ports,
             frames,
             streams,
             inbox,

@@ -132,17 +132,17 @@ impl Ports {
     }
 
     /// Nothing is refused of these sources.
-    pub(crate) fn spare(&mut self, lifted: Vec<IpNet>) {
-        if lifted == self.spared {
+    pub(crate) fn spare(&mut self, sources: Vec<IpNet>) {
+        if sources == self.spared {
             return;
         }
-        let prefixes: Vec<_> = lifted.iter().map(|net| (net.network(), net.prefix_len())).collect();
+        let prefixes: Vec<_> = sources.iter().map(|net| (net.network(), net.prefix_len())).collect();
         for port in &mut self.sieves {
             if let Err(error) = port.spare(&prefixes) {
-                tracing::error!(%error, "cannot lift limits at an interface; they stay");
+                tracing::error!(%error, "cannot spare sources at an interface; those of before are spared");
             }
         }
-        self.spared = lifted;
+        self.spared = sources;
     }
 
     pub(crate) fn is_empty(&self) -> bool {

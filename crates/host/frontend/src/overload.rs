@@ -202,6 +202,10 @@ mod tests {
         assert_eq!((engineered.load.invites, engineered.burst), (1_000.0, 1.5));
         let baseline = read("mode = \"503\"\ncalls_per_s = 1000").unwrap();
         assert!(matches!(baseline.of_shard(1), Ok(Overload::Rsoca(_, Refusing::Unavailable))));
+        let refuse =
+            |at| read(&format!("mode = \"adaptive\"\nrefuse = \"{at}\"")).map(|read| read.refuses_at_interfaces());
+        assert_eq!((refuse("process"), refuse("interface")), (Ok(false), Ok(true)));
+        assert!(refuse("nowhere").unwrap_err().contains("`process` or `interface`"));
     }
 
     #[test]

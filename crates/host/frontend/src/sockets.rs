@@ -8,6 +8,7 @@ use sluicegate_sip::message::Transport;
 use crate::{
     config::{Config, Listen, SHARDS_MAX},
     daemon::StartError,
+    frames::Ports,
     streams::StreamListener,
     tls::Tls,
     udp::Udp,
@@ -20,6 +21,8 @@ const OTHER_FILES: u64 = 1_024;
 #[derive(Debug, Default)]
 pub(crate) struct Sockets {
     pub(crate) udp: Vec<(u8, Udp)>,
+    /// Interfaces where the thread takes or refuses something; the first one's, and then there is no other.
+    pub(crate) ports: Ports,
     pub(crate) streams: HashMap<u8, StreamListener>,
 }
 

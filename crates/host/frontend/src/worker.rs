@@ -355,7 +355,7 @@ impl Worker {
 
     fn publish(&mut self) {
         if !self.ports.is_empty() {
-            self.ports.spare(self.shard.lifted(self.clock.now()));
+            self.ports.spare(self.shard.spared(self.clock.now()));
             self.frames.publish(&mut self.ports);
         }
         let mut gauges = self.gauges.lock().unwrap_or_else(PoisonError::into_inner);

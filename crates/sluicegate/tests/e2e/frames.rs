@@ -108,6 +108,10 @@ fn mistakes(_: &'static str) {
     assert!(said.contains("is at outside, whose packets the gate has") && said.contains("\"socket\""), "{said}");
     let said = check("client", config.write_frontend(&lab, FRONTEND.into()));
     assert!(said.contains("no interface by which packets come has the address"), "{said}");
+    let refusing = Config::new("packet", &service("echo", "\"udp/7000\"", ""))
+        .frontend("overload = { mode = \"adaptive\", refuse = \"interface\" }\n");
+    let said = check("gate", refusing.write_up(&lab));
+    assert!(said.contains("is at outside, whose packets the gate has") && said.contains("\"process\""), "{said}");
     // One frontend at a time has an interface.
     let _first = frontend(&lab, FRAMES);
     let other = config.write_frontend(&lab, FRONTEND.into());

@@ -267,6 +267,19 @@ fn a_reinvite_is_authenticated_and_renews_the_same_grants() {
 }
 
 #[test]
+fn what_comes_by_a_distant_gate_is_spared_in_front_of_the_frontend() {
+    let mut site = Site::new();
+    let spared = |site: &Site| site.shards[0].spared(site.instant).iter().map(ToString::to_string).collect::<Vec<_>>();
+    assert!(spared(&site).is_empty());
+    let keys = RelayKeys::derive(&SessionKeys::from_bytes([[3; 16], [4; 16]]), 1);
+    let standing = Some(Standing { address: "203.0.113.9:31000".parse().unwrap(), keys });
+    site.tell(0, Input::Standing { service: "pbx".into(), standing });
+    assert_eq!(spared(&site), ["203.0.113.9/32"]);
+    site.tell(0, Input::Standing { service: "pbx".into(), standing: None });
+    assert!(spared(&site).is_empty());
+}
+
+#[test]
 fn a_service_behind_a_distant_gate_is_reached_at_the_gates_address() {
     let mut site = Site::new();
     let address: std::net::SocketAddr = "203.0.113.9:31000".parse().unwrap();

@@ -323,6 +323,20 @@ fn a_flood_of_idle_connections_takes_no_place_from_who_has_signed_in_nor_from_wh
 }
 
 #[test]
+fn who_is_not_taken_for_load_is_reset_and_nothing_is_left() {
+    let mut thread = Thread::new(Connections::default());
+    thread.takes = false;
+    let mut peer = thread.connect();
+    thread.until("it is refused", |thread| thread.counted("refused load") == 1);
+    let error = peer.read(&mut [0]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+    assert_eq!((thread.open(), thread.streams.gauges().map(|gauge| gauge.used)), (0, [0, 0, 0]));
+    thread.takes = true;
+    thread.connect().write_all(options(1).as_bytes()).unwrap();
+    thread.hears(1);
+}
+
+#[test]
 fn a_source_that_opens_connections_without_end_is_refused() {
     let mut thread = Thread::new(Connections { per_source_per_s: 1, ..Connections::default() });
     let peers: Vec<TcpStream> = (0..60).map(|_| thread.connect()).collect();

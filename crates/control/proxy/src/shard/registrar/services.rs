@@ -1,6 +1,10 @@
 //! Where services take SIP: where their agents registered from, or where their gates say.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
 
 use sluicegate_bounded::Gauge;
 use sluicegate_policy::{Service, ServiceKind, SipPort};
@@ -116,6 +120,11 @@ impl Registrar {
         cx.proofs.as_ref().filter(|proofs| !proofs.certificates.is_empty())?;
         let services = cx.policy.services().filter(|service| has_certificate(cx, service, flow));
         services.min_by_key(|service| &service.name).cloned()
+    }
+
+    /// Addresses of distant gates where services take SIP.
+    pub(in crate::shard) fn gates(&self) -> impl Iterator<Item = IpAddr> {
+        self.standing.values().map(|standing| standing.address.ip())
     }
 
     /// A distant gate tells where a service takes SIP; `None`: the service is reached itself.

@@ -40,7 +40,7 @@ impl Listener {
 
 /// All that the program knows: the mirror of what stands in `bpf/sip.c`.
 #[repr(C)]
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Clone, Copy, Default)]
 struct Config {
     mac: [u8; 8],
     frame_bytes_max: u32,

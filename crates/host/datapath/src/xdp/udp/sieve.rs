@@ -44,8 +44,9 @@ pub enum Sieved {
     /// TCP connections.
     Connections,
 }
+
 /// Most prefixes of which nothing is refused.
-pub const SPARED_MAX: usize = 64;
+pub const SPARED_MAX: usize = 128;
 /// Words of text that the program writes without looking into them.
 const HEAD_WORDS: usize = 5;
 const TAG_WORDS: usize = 3;
@@ -78,7 +79,7 @@ impl std::fmt::Debug for Sieve {
 
 /// What the program is told of it: the mirror of `struct sieve` in `bpf/sieve.h`.
 #[repr(C)]
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Clone, Copy, Default)]
 pub(super) struct Told {
     key: [u8; 16],
     tag: [u8; 16],
@@ -270,8 +271,9 @@ impl UdpPort {
         format!("{} hook", self.attached.mode)
     }
 
-    /// With what probability requests or connections pass, [`SHARES`] numbers row after row: those of a source where SipHash of it points to,
-    /// by its lowest twelve bits in the first row and by those from the 17th on in the second; the higher of the two counts.
+    /// With what probability requests or connections pass, [`SHARES`] numbers row after row: those of a source where SipHash of
+    /// it points to, by its lowest twelve bits in the first row and by those from the 17th on in the second; the higher of the
+    /// two counts.
     /// [`u32::MAX`] is always. The source is [`sluicegate_wire::ip::sender_of`] the address, in 4 or 16 octets.
     pub fn set_shares(&mut self, what: Sieved, shares: &[u32]) {
         if let Some(maps) = &mut self.maps {
@@ -282,7 +284,7 @@ impl UdpPort {
     /// Nothing is refused of these prefixes, [`SPARED_MAX`] at most, and of them alone.
     ///
     /// # Errors
-    /// [`OpenError::TooMany`], or [`OpenError::Program`] if the kernel takes them not.
+    /// [`OpenError::TooMany`]; then they are as before.
     pub fn spare(&mut self, prefixes: &[(IpAddr, u8)]) -> Result<(), OpenError> {
         self.maps.as_mut().map_or(Ok(()), |maps| maps.spare(prefixes))
     }

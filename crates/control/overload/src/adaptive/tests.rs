@@ -30,7 +30,7 @@ fn play_signed_in(rates: &[u64], served: f64, users: &[u64], is_sieved: bool) ->
         let mut work = 0.0;
         for (place, rate) in rates.iter().enumerate() {
             for _ in 0..rate / 10 {
-                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                draw_next(&mut random);
                 let source = hash(place as u64);
                 let shares = server.sieves()[0].filter(|_| is_sieved);
                 let share = shares.and_then(|shares| crate::sources::cells(source).map(|cell| shares[cell]).max());
@@ -60,6 +60,10 @@ fn play_signed_in(rates: &[u64], served: f64, users: &[u64], is_sieved: bool) ->
         server.measure(Instant::from_millis(tick * 100), used);
     }
     (passed.into_iter().map(|passed| passed as f64 / 5.0).collect(), through / 5)
+}
+
+fn draw_next(random: &mut u64) {
+    *random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
 }
 
 fn hash(of: u64) -> u64 {
@@ -103,7 +107,7 @@ fn as_many_connections_are_taken_as_are_served_and_who_opens_few_is_refused_last
     let (mut few, mut all, mut longest) = (0, 0, 0);
     for tick in 1..=100 {
         for source in (0..20).chain(std::iter::repeat_n(99, 1_000)) {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            draw_next(&mut random);
             let is_taken = server.connects(random, hash(source), false);
             waiting += u32::from(is_taken);
             if tick > 50 {
@@ -141,7 +145,7 @@ fn where_refusing_all_takes_too_long_those_who_send_most_are_not_heard() {
     server.sign_in(hash(1 << 32), hash(99));
     let (mut random, mut waits, mut heard, mut slow) = (1_u64, 0.0_f64, 0, 0);
     let mut draw = || {
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        draw_next(&mut random);
         random
     };
     for tick in 1..=100_u64 {

@@ -3,20 +3,18 @@ use core::time::Duration;
 use sluicegate_bounded::Gauge;
 use sluicegate_wire::Instant;
 
-use crate::{Thresholds, Used, Verdict, chance, door::Door, members::Members, sources::Sources};
+use crate::{
+    Thresholds, Used, Verdict, chance,
+    connections::Connections,
+    door::{Door, Slack, Through},
+    members::Members,
+    sources::Sources,
+};
 
 /// Most and least by which what a source may have is changed in an interval.
 const STEPS: (f64, f64) = (0.5, 2.0);
 /// How many times its level a source may have by its luck: twice, since what was counted before counts for half.
 const LUCKY_MAX: f64 = 4.0;
-/// How many times as long as a request a connection may wait.
-const CONNECTION_TURNS: u32 = 8;
-/// How many fewer at most.
-const FEWER_CONNECTIONS: f64 = 0.25;
-/// Share of the places for strangers' connections from which on fewer are taken, and from which on half as many.
-const STRANGERS: (f64, f64) = (0.125, 0.25);
-/// How much more connections are taken in the next interval once they do not wait any more.
-const MORE_CONNECTIONS: f64 = 1.25;
 /// How much less a source may send in the next interval while all wait for too long, and how much more once nobody does.
 const PACES: (f64, f64) = (0.5, 1.25);
 /// A source where nobody signed in may send this part of what others may.
@@ -61,10 +59,7 @@ pub struct Adaptive {
     /// Requests, by what each source sent; and what of it was let in.
     requests: Door,
     passed: Sources,
-    connections: Door,
-    /// Connections that were taken in this interval, and those that brought something in it for the first time.
-    taken: u32,
-    served: u32,
+    connections: Connections,
     members: Members,
     /// Datagrams of each source, and how many each of its members may send in an interval; all while datagrams are read in time.
     datagrams: Sources,
@@ -84,11 +79,9 @@ impl Adaptive {
     pub fn new(aims: Aims, now: Instant) -> Self {
         Self {
             aims,
-            requests: Door::new(),
+            requests: Door::new(Slack::REQUESTS),
             passed: Sources::new(),
-            connections: Door::new(),
-            taken: 0,
-            served: 0,
+            connections: Connections::new(),
             members: Members::new(),
             datagrams: Sources::new(),
             pace: None,
@@ -115,7 +108,8 @@ impl Adaptive {
     pub fn arrive(&mut self, draw: u64, source: u64, came: Came) -> Verdict {
         let members = f64::from(self.members.of(source).max(1));
         let source = if came == Came::Shown { !source } else { source };
-        let share = self.requests.share(source, members, came == Came::Sieved) * (1.0 - self.memory);
+        let through = if came == Came::Sieved { Through::Sieve } else { Through::Nothing };
+        let share = self.requests.share(source, members, through) * (1.0 - self.memory);
         if chance(draw) >= share {
             return rejection(draw, share);
         }
@@ -127,26 +121,30 @@ impl Adaptive {
         Verdict::Pass
     }
 
-    /// A connection arrives, of which nothing is known but its source, perhaps through the [sieve](Self::sieves): whether to
-    /// take it. `draw` is a random number.
+    /// A connection arrives, of which nothing is known but its source, and when it came through the [sieve](Self::sieves) if it
+    /// did: whether to take it. `draw` is a random number.
     #[must_use]
-    pub fn connects(&mut self, draw: u64, source: u64, is_sieved: bool) -> bool {
+    pub fn connects(&mut self, draw: u64, source: u64, sieved_at: Option<Instant>) -> bool {
         let members = f64::from(self.members.of(source).max(1));
-        let share = self.connections.share(source, members, is_sieved) * (1.0 - self.memory);
-        let is_taken = chance(draw) < share;
-        self.taken += u32::from(is_taken);
-        is_taken
+        let through = match sieved_at {
+            None => Through::Nothing,
+            Some(at) if at < self.measured_at => Through::SieveBefore,
+            Some(_) => Through::Sieve,
+        };
+        self.connections.take(chance(draw) / (1.0 - self.memory), source, members, through)
     }
 
-    /// What a new connection brought first was read.
-    pub const fn serve_connection(&mut self) {
-        self.served += 1;
+    /// How many connections may still be taken in this interval: not many more than usually. The others are to wait where
+    /// nothing has been spent on them.
+    #[must_use]
+    pub fn connections_left(&self) -> u32 {
+        self.connections.left()
     }
 
     /// Whether connections are refused, so that those that are taken need not be judged again by what they bring first.
     #[must_use]
-    pub const fn is_choosing_connections(&self) -> bool {
-        self.connections.level().is_some()
+    pub fn is_choosing_connections(&self) -> bool {
+        self.connections.door.level().is_some()
     }
 
     /// With which probability a sieve in front is to let requests and connections through, by the cells of their sources (two
@@ -154,7 +152,7 @@ impl Adaptive {
     /// where it is to let all through.
     #[must_use]
     pub fn sieves(&self) -> [Option<&[u32]>; 2] {
-        [self.requests.sieve(), self.connections.sieve()]
+        [self.requests.sieve(), self.connections.door.sieve()]
     }
 
     /// A user, which is a keyed hash of its name, has proved itself from a source.
@@ -188,6 +186,7 @@ impl Adaptive {
         // What cannot be told counts as all of it.
         let cpu = if used.cpu.is_nan() { 1.0 } else { used.cpu.clamp(0.01, 1.0) };
         let helps = used.begun.is_nan() || used.begun >= BEGUN_MIN;
+        self.connections.measure(self.aims.busy, used.crowd, &self.members);
         let cpu = if helps { cpu } else { cpu.min(self.aims.busy) };
         let (others, others_before) = self.others;
         self.others = (Duration::ZERO, others);
@@ -198,32 +197,11 @@ impl Adaptive {
         let waiting_for_others = if others < others_before { 1.0 } else { self.waiting(others) };
         self.sojourn = used.sojourn;
         let step = ((self.aims.busy / cpu).min(most) * waiting.min(waiting_for_others)).max(STEPS.0);
-        self.requests.step(step);
-        self.connections.step(self.connection_step(used));
-        (self.taken, self.served) = (0, 0);
+        self.requests.step(step, 1.0);
         self.pace = self.next_pace(used.sojourn);
         self.passed.fade();
         self.datagrams.fade();
         self.requests.fade(&self.members);
-        self.connections.fade(&self.members);
-    }
-
-    /// As many are taken as were served, fewer while they wait, and a few more while they do not. What was taken shows only
-    /// later how long it waits, so that a rule that knew no more than that would go on for too long.
-    fn connection_step(&self, used: Used) -> f64 {
-        let served = f64::from(self.served) / f64::from(self.taken.max(1));
-        // They wait for their turn among all that there are, which is no fault yet.
-        let waiting = self.waiting(used.queued / CONNECTION_TURNS);
-        let (from, to) = STRANGERS;
-        // Beyond that they would have to give way to others after something was spent on them.
-        let crowding = 1.0 - ((used.strangers - from) / (to - from)).clamp(0.0, 1.0) / 2.0;
-        let is_idle = used.cpu < self.aims.busy / 2.0;
-        let step = match waiting.min(if is_idle { 1.0 } else { crowding }) {
-            waits if waits < 1.0 => waits * served,
-            _ => served.max(MORE_CONNECTIONS),
-        };
-        // What was served tells how far it is from right.
-        step.clamp(FEWER_CONNECTIONS, STEPS.1)
     }
 
     fn next_pace(&self, sojourn: Duration) -> Option<f64> {
@@ -247,7 +225,7 @@ impl Adaptive {
     /// Requests that each source, or each of its members, may have of an interval, about, since what was counted before counts
     /// for half; none while all are let in.
     #[must_use]
-    pub const fn level(&self) -> Option<f64> {
+    pub fn level(&self) -> Option<f64> {
         self.requests.level()
     }
 

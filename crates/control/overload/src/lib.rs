@@ -15,6 +15,7 @@ extern crate std;
 
 mod adaptive;
 mod class;
+mod connections;
 mod door;
 mod engineered;
 mod excess;
@@ -42,10 +43,26 @@ pub struct Used {
     pub memory: u64,
     /// How long the request that waited least for its turn has waited: longer than nothing only where all of them wait.
     pub sojourn: Duration,
-    /// How long the connection that waited least to be taken has waited.
-    pub queued: Duration,
+    /// Connections.
+    pub crowd: Crowd,
+}
+
+/// Connections at the end of an interval.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Crowd {
+    /// So many wait in the kernel to be taken.
+    pub waiting: u32,
+    /// Whether it holds no more of them.
+    pub is_full: bool,
     /// Share of the places for connections of strangers that are taken.
     pub strangers: f64,
+    /// Share of the time in which who takes them had something to do, whether there was a processor for it or not.
+    pub busy: f64,
+}
+
+impl Crowd {
+    /// Nobody waits.
+    pub const NONE: Self = Self { waiting: 0, is_full: false, strangers: 0.0, busy: 0.0 };
 }
 
 /// What is to be done with a request.

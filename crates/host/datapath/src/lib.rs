@@ -29,6 +29,6 @@ pub use error::OpenError;
 pub use ingress::IngressFilter;
 pub use interface::Interface;
 pub use links::Links;
-pub use sys::{monotonic_now, unread_for};
+pub use sys::{monotonic_now, unread_for, waiting_at};
 pub use wake::Wake;
 pub use xdp::{LISTENERS_MAX, SHARES, SPARED_MAX, Sieve, SieveCounts, Sieved, UdpCounts, UdpPort, UdpQueue, xdp_works};

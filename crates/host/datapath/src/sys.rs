@@ -115,6 +115,16 @@ pub fn unread_for(connection: &impl AsRawFd) -> io::Result<Duration> {
     Ok(Duration::from_millis(info.tcpi_last_data_recv.into()))
 }
 
+/// How many connections wait to be taken from a socket that listens, and how many it holds at most.
+///
+/// # Errors
+/// Those of the system.
+pub fn waiting_at(listener: &impl AsRawFd) -> io::Result<(u32, u32)> {
+    // Of a socket that listens, the kernel tells its queue by these two names.
+    let info: libc::tcp_info = option(listener, libc::IPPROTO_TCP, libc::TCP_INFO)?;
+    Ok((info.tcpi_unacked, info.tcpi_sacked))
+}
+
 /// The result of a system call that returns -1 on error.
 pub(crate) fn check(result: c_int) -> io::Result<c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }

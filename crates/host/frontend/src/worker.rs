@@ -18,6 +18,7 @@ use nix::{
 };
 use sluicegate_bounded::Gauge;
 use sluicegate_datapath::UdpQueue;
+use sluicegate_overload::Crowd;
 use sluicegate_wire::{Instant, Pace};
 use tokio::sync::mpsc::{Sender, error::TrySendError};
 
@@ -136,14 +137,16 @@ impl Worker {
         let mut events = [EpollEvent::empty(); READY_MAX];
         let mut stalled: Option<Event> = None;
         let mut published = Instant::ZERO;
-        let mut measured = (Instant::ZERO, Duration::ZERO);
+        let mut measured = Measured { at: Instant::ZERO, cpu: Duration::ZERO, slept: Duration::ZERO };
         let mut has_more = false;
         let mut woken = self.clock.now();
         while !self.stop.load(Ordering::Relaxed) {
             // So long nobody looked at streams and queues, at most.
-            let unread = self.clock.now().since(woken);
+            let slept = self.clock.now();
+            let unread = slept.since(woken);
             let ready = self.wait(poller, &mut events, stalled.is_some() || has_more);
             woken = self.clock.now();
+            measured.slept += woken.since(slept);
             let is_ready = |what| ready.iter().any(|event| event.data() == what);
             if is_ready(INPUTS) {
                 self.inbox.clear_wakes();
@@ -184,14 +187,16 @@ impl Worker {
     }
 
     /// Tells the shard how busy its thread was since it was told last.
-    fn measure(&mut self, (measured_at, busy): &mut (Instant, Duration), now: Now) {
+    fn measure(&mut self, measured: &mut Measured, now: Now) {
         if self.shard.measure_due() > now.instant {
             return;
         }
-        let spent = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(*busy, Duration::from);
-        let share = (spent.saturating_sub(*busy)).as_secs_f64() / now.instant.since(*measured_at).as_secs_f64();
-        (*measured_at, *busy) = (now.instant, spent);
-        self.shard.measure(now, share);
+        let cpu = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(measured.cpu, Duration::from);
+        let before = std::mem::replace(measured, Measured { at: now.instant, cpu, slept: Duration::ZERO });
+        let share = |of: Duration| of.as_secs_f64() / now.instant.since(before.at).as_secs_f64();
+        let busy = 1.0 - share(before.slept);
+        let crowd = self.streams.as_ref().map_or(Crowd::NONE, |streams| streams.crowd(busy));
+        self.shard.measure(now, share(cpu.saturating_sub(before.cpu)), crowd);
         self.ports.sieve(self.shard.sieves());
     }
 
@@ -272,13 +277,10 @@ impl Worker {
         let Self { streams: Some(streams), shard, inbox, clock, .. } = self else { return };
         if let Some(waited) = waited {
             let mut lap = Lap::start(clock, shard);
-            streams.turn(now.instant, &mut |flow, proofs, heard| {
+            let room = (shard.connections_left(), shard.measure_due());
+            streams.turn(now.instant, room, &mut |flow, proofs, heard| {
                 match heard {
-                    Heard::Connection(waited, strangers) => return shard.connects(now, flow, waited, strangers),
-                    Heard::Waited(waited) => {
-                        shard.wait_at_first(waited);
-                        return true;
-                    }
+                    Heard::Connection(waited) => return shard.connects(now, flow, waited),
                     Heard::Message(bytes, nth) => {
                         shard.wait_over_stream(waited, nth);
                         shard.on_message(now, flow, proofs, bytes);
@@ -363,6 +365,14 @@ impl Worker {
         gauges.extend(self.shard.gauges(self.clock.now()));
         gauges.extend(self.streams.iter().flat_map(Streams::gauges));
     }
+}
+
+/// What a thread has spent, when it was measured last.
+struct Measured {
+    at: Instant,
+    cpu: Duration,
+    /// Since then with nothing to do.
+    slept: Duration,
 }
 
 /// Sends a message over a connection of this thread, or has the thread send it whose connection it is for.

@@ -1,6 +1,11 @@
 //! A daemon and all processes that it started: what they use, and which processors they have.
 
-use std::{fs, io, time::Duration};
+use std::{
+    fs,
+    io::{self, Write as _},
+    path::PathBuf,
+    time::Duration,
+};
 
 use nix::{
     sched::{CpuSet, sched_setaffinity},
@@ -53,6 +58,58 @@ pub(crate) fn place(pid: u32, cpus: &[usize], priority: i32) -> Result<(), LabEr
     place().during(|| format!("placing process {pid}"))
 }
 
+/// Control groups of processor time, of the second version and of the first; how a group's quota is written in each.
+const GROUPS: [(&str, &str); 2] = [("/sys/fs/cgroup", "cpu.max"), ("/sys/fs/cgroup/cpu", "cpu.cfs_quota_us")];
+/// In microseconds: so short that a server hardly sees it.
+const PERIOD_US: u32 = 5_000;
+
+/// A daemon and its descendants get a part of a processor only, for as long as this lives.
+#[derive(Debug)]
+pub(crate) struct Slowed {
+    group: PathBuf,
+}
+
+impl Slowed {
+    /// Slows the process `pid` and its descendants down to this part of a processor.
+    pub(crate) fn to(pid: u32, share: f64) -> Result<Self, LabError> {
+        let name = format!("sluicegate-lab-{pid}");
+        let quota = (f64::from(PERIOD_US) * share) as u32;
+        let slow = |(root, file): (&str, &str)| -> io::Result<Self> {
+            let group = PathBuf::from(root).join(&name);
+            fs::create_dir(&group)?;
+            let slowed = Self { group };
+            // Only in a folder of groups these files are there.
+            let write = |file: &str, text: String| -> io::Result<()> {
+                fs::OpenOptions::new().write(true).open(slowed.group.join(file))?.write_all(text.as_bytes())
+            };
+            if file == "cpu.max" {
+                write(file, format!("{quota} {PERIOD_US}"))?;
+            } else {
+                write("cpu.cfs_period_us", PERIOD_US.to_string())?;
+                write(file, quota.to_string())?;
+            }
+            for pid in family(pid).map_err(io::Error::other)? {
+                write("cgroup.procs", pid.to_string())?;
+            }
+            Ok(slowed)
+        };
+        let [second, first] = GROUPS;
+        slow(second).or_else(|_| slow(first)).during(|| format!("limiting processor time of process {pid}"))
+    }
+}
+
+impl Drop for Slowed {
+    fn drop(&mut self) {
+        // A group goes when the last of its processes has.
+        for _ in 0..100 {
+            if fs::remove_dir(&self.group).is_ok() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
 /// Where the kernel weighs sessions against each other before it looks at priorities within one.
 const SESSION: &str = "/proc/self/autogroup";
 
@@ -84,6 +141,22 @@ impl Drop for Ahead {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_that_is_slowed_gets_its_part_of_a_processor() {
+        let mut busy = std::process::Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
+        let slowed = Slowed::to(busy.id(), 0.25);
+        let used = slowed.as_ref().map(|_| {
+            let before = cpu(busy.id()).unwrap();
+            std::thread::sleep(Duration::from_secs(1));
+            cpu(busy.id()).unwrap().saturating_sub(before)
+        });
+        busy.kill().unwrap();
+        busy.wait().unwrap();
+        drop(slowed.unwrap());
+        let used = used.unwrap();
+        assert!(used < Duration::from_millis(400), "{used:?}");
+    }
 
     #[test]
     fn what_a_process_uses_is_read() {

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use sluicegate_overload::{Class, Engineered, InDialog, Refusing, Rsoca, Used, Verdict};
+use sluicegate_overload::{Class, Crowd, Engineered, InDialog, Refusing, Rsoca, Used, Verdict};
 use sluicegate_wire::Instant;
 
 use crate::Rng;
@@ -236,7 +236,7 @@ impl Server {
         let memory = (self.open.len() as f64 * self.engineered.transaction_bytes) as u64;
         self.controller.measure(
             Instant::from_millis(self.now),
-            Used { cpu, begun: 1.0, memory, sojourn: Duration::ZERO, queued: Duration::ZERO, strangers: 0.0 },
+            Used { cpu, begun: 1.0, memory, sojourn: Duration::ZERO, crowd: Crowd::NONE },
         );
         self.tally.accepted.push(self.taken);
         self.tally.cpu.push(cpu);

@@ -1,6 +1,7 @@
 use std::vec::Vec;
 
 use super::*;
+use crate::Crowd;
 
 const AIMS: Aims = Aims {
     interval: Duration::from_millis(100),
@@ -54,8 +55,7 @@ fn play_signed_in(rates: &[u64], served: f64, users: &[u64], is_sieved: bool) ->
             begun: 1.0,
             memory: 0,
             sojourn: Duration::from_secs_f64(waits),
-            queued: Duration::ZERO,
-            strangers: 0.0,
+            crowd: Crowd::NONE,
         };
         server.measure(Instant::from_millis(tick * 100), used);
     }
@@ -100,31 +100,93 @@ fn what_a_sieve_refuses_is_counted_by_what_comes_through_it() {
     assert!(through < 3_000, "{through} a second of 20400");
 }
 
-#[test]
-fn as_many_connections_are_taken_as_are_served_and_who_opens_few_is_refused_last() {
+/// Connections of these numbers of an interval, one each, come for ten seconds to a server that can take a hundred in one, after
+/// those that wait. With a sieve most are refused in front of it. What was taken of each in the last five seconds, most that
+/// waited then, and what the server refused itself in that time.
+fn play_connections(rates: &[u64], is_sieved: bool) -> (Vec<u32>, usize, u32) {
+    const HELD: usize = 1_024;
     let mut server = Adaptive::new(AIMS, Instant::ZERO);
-    let (mut random, mut waiting) = (1_u64, 0_u32);
-    let (mut few, mut all, mut longest) = (0, 0, 0);
+    let mut taken = std::vec![0; rates.len()];
+    let mut waiting = std::collections::VecDeque::new();
+    let (mut random, mut longest, mut refused) = (1_u64, 0, 0);
     for tick in 1..=100 {
-        for source in (0..20).chain(std::iter::repeat_n(99, 1_000)) {
-            draw_next(&mut random);
-            let is_taken = server.connects(random, hash(source), false);
-            waiting += u32::from(is_taken);
-            if tick > 50 {
-                few += u32::from(is_taken && source < 20);
-                all += u32::from(is_taken);
+        let start = Instant::from_millis(tick * 100 - 100);
+        let mut work = 0.0;
+        // In ten parts, of which each brings and takes a tenth.
+        for part in 1..=10 {
+            let now = start + Duration::from_millis(part * 10);
+            for (place, _) in rates.iter().enumerate().flat_map(|of| std::iter::repeat_n(of, (*of.1 / 10) as usize)) {
+                draw_next(&mut random);
+                let shares = server.sieves()[1].filter(|_| is_sieved);
+                let share =
+                    shares.and_then(|shares| crate::sources::cells(hash(place as u64)).map(|at| shares[at]).max());
+                let is_through = share.is_none_or(|share| share == u32::MAX || hash(random) >> 32 < share.into());
+                if is_through && waiting.len() < HELD {
+                    waiting.push_back((place, now));
+                }
+            }
+            while work < part as f64 * 0.1 && server.connections_left() > 0 {
+                let Some((place, came)) = waiting.pop_front() else { break };
+                draw_next(&mut random);
+                let is_taken = server.connects(random, hash(place as u64), is_sieved.then_some(came));
+                work += if is_taken { 0.01 } else { 0.002 };
+                if tick > 50 {
+                    taken[place] += u32::from(is_taken);
+                    refused += u32::from(!is_taken);
+                }
             }
         }
-        let served = waiting.min(100);
-        (0..served).for_each(|_| server.serve_connection());
-        waiting -= served;
-        longest = if tick > 50 { longest.max(waiting) } else { 0 };
-        let queued = Duration::from_millis(u64::from(waiting));
-        let used = Used { cpu: 0.9, begun: 1.0, memory: 0, sojourn: Duration::ZERO, queued, strangers: 0.0 };
+        longest = if tick > 50 { longest.max(waiting.len()) } else { 0 };
+        let crowd = Crowd {
+            waiting: waiting.len() as u32,
+            is_full: waiting.len() >= HELD,
+            strangers: 0.0,
+            busy: work.min(1.0),
+        };
+        let used = Used { cpu: work.min(1.0), begun: 1.0, memory: 0, sojourn: Duration::ZERO, crowd };
         server.measure(Instant::from_millis(tick * 100), used);
     }
-    assert!(few >= 980, "{few} of 1000 of those who open few");
-    assert!((4_000..=5_500).contains(&all) && longest < 500, "{all} of what 5000 could be, {longest} waited");
+    (taken, longest, refused)
+}
+
+#[test]
+fn as_many_connections_are_taken_as_find_their_turn_and_who_opens_few_is_refused_last() {
+    for is_sieved in [false, true] {
+        for flood in [100, 200, 500] {
+            let mut rates = std::vec![10; 5];
+            rates.push(flood);
+            let (taken, longest, refused) = play_connections(&rates, is_sieved);
+            let (few, all) = (taken[..5].iter().sum::<u32>(), taken.iter().sum::<u32>());
+            let spent = f64::from(all) + 0.2 * f64::from(refused);
+            assert!(spent >= 4_500.0, "{is_sieved} {flood}: {all}, {refused} refused, {longest} waited");
+            if !is_sieved && flood == 500 {
+                // To refuse all takes as long as to serve what can be served.
+                assert!(all >= 2_000, "{all} of what 5000 could be");
+                continue;
+            }
+            assert!(longest <= 150, "{is_sieved} {flood}: {longest} waited");
+            assert!(!is_sieved || all >= 4_700, "{flood}: {all} of what 5000 could be, {refused} refused");
+            assert!(few >= 2_200, "{is_sieved} {flood}: {few} of 2500 of those who open few");
+        }
+    }
+}
+
+#[test]
+fn a_burst_of_connections_that_a_server_gets_through_is_refused_nothing() {
+    let mut server = Adaptive::new(AIMS, Instant::ZERO);
+    let mut waiting = 1_000;
+    for tick in 1..=20 {
+        let mut taken = 0;
+        while waiting > 0 && server.connections_left() > 0 {
+            assert!(server.connects(u64::MAX, hash(waiting), None));
+            (taken, waiting) = (taken + 1, waiting - 1);
+        }
+        let busy = f64::from(taken) / 500.0;
+        let crowd = Crowd { waiting: waiting as u32, is_full: false, strangers: 0.0, busy };
+        let used = Used { cpu: busy, begun: 1.0, memory: 0, sojourn: Duration::ZERO, crowd };
+        server.measure(Instant::from_millis(tick * 100), used);
+    }
+    assert_eq!(waiting, 0);
 }
 
 #[test]
@@ -158,14 +220,8 @@ fn where_refusing_all_takes_too_long_those_who_send_most_are_not_heard() {
         heard += u32::from(honest && tick > 20);
         waits = (waits + work - 0.1).clamp(0.0, 0.4);
         slow += u32::from(waits > 0.1 && tick > 20);
-        let used = Used {
-            cpu: 1.0,
-            begun: 1.0,
-            memory: 0,
-            sojourn: Duration::from_secs_f64(waits),
-            queued: Duration::ZERO,
-            strangers: 0.0,
-        };
+        let used =
+            Used { cpu: 1.0, begun: 1.0, memory: 0, sojourn: Duration::from_secs_f64(waits), crowd: Crowd::NONE };
         server.measure(Instant::from_millis(tick * 100), used);
     }
     assert!(
@@ -173,8 +229,7 @@ fn where_refusing_all_takes_too_long_those_who_send_most_are_not_heard() {
         "one that sends ten a second was heard {heard} times of 80; {slow} intervals too slow"
     );
     for tick in 101..=140 {
-        let used =
-            Used { cpu: 0.1, begun: 1.0, memory: 0, sojourn: Duration::ZERO, queued: Duration::ZERO, strangers: 0.0 };
+        let used = Used { cpu: 0.1, begun: 1.0, memory: 0, sojourn: Duration::ZERO, crowd: Crowd::NONE };
         server.measure(Instant::from_millis(tick * 100), used);
     }
     assert!((0..1_000).all(|_| server.hears(&mut draw, hash(1))), "it is over when it is over");
@@ -200,8 +255,7 @@ fn a_call_id_that_passes_passes_no_more_often_than_others() {
             begun: 1.0,
             memory: 0,
             sojourn: Duration::ZERO,
-            queued: Duration::ZERO,
-            strangers: 0.0,
+            crowd: Crowd::NONE,
         };
         server.measure(Instant::from_millis(tick * 100), used);
         if tick > 50 {
@@ -224,14 +278,7 @@ fn where_refusing_saves_nothing_nobody_is_refused() {
             for draw in 0..100 {
                 let _ = server.arrive(draw << 57, 7, Came::Past);
             }
-            let used = Used {
-                cpu: 1.0,
-                begun,
-                memory: 0,
-                sojourn: Duration::from_millis(60),
-                queued: Duration::ZERO,
-                strangers: 0.0,
-            };
+            let used = Used { cpu: 1.0, begun, memory: 0, sojourn: Duration::from_millis(60), crowd: Crowd::NONE };
             server.measure(Instant::from_millis(interval * 100), used);
         }
         assert_eq!(server.is_overloaded(), is_refused, "{begun}");
@@ -246,14 +293,7 @@ fn it_is_over_soon_when_it_is_over() {
         at += 100;
         server.measure(
             Instant::from_millis(at),
-            Used {
-                cpu,
-                begun: 1.0,
-                memory: 0,
-                sojourn: Duration::from_millis(millis),
-                queued: Duration::ZERO,
-                strangers: 0.0,
-            },
+            Used { cpu, begun: 1.0, memory: 0, sojourn: Duration::from_millis(millis), crowd: Crowd::NONE },
         );
     };
     for _ in 0..50 {
@@ -279,14 +319,7 @@ fn requests_that_wait_are_fewer_although_the_thread_seems_idle() {
         for draw in 0..100 {
             let _ = server.arrive(draw << 57, 7, Came::Past);
         }
-        let used = Used {
-            cpu: 0.2,
-            begun: 1.0,
-            memory: 0,
-            sojourn: Duration::from_millis(60),
-            queued: Duration::ZERO,
-            strangers: 0.0,
-        };
+        let used = Used { cpu: 0.2, begun: 1.0, memory: 0, sojourn: Duration::from_millis(60), crowd: Crowd::NONE };
         server.measure(Instant::from_millis(interval * 100), used);
     }
     assert!(matches!(server.arrive(u64::MAX / 100, 7, Came::Past), Verdict::Reject { .. }));
@@ -306,8 +339,7 @@ fn what_others_are_too_slow_for_is_not_let_in_although_the_thread_is_idle() {
         // They do forty in an interval.
         waits = (waits + (f64::from(asked) - 40.0) / 400.0).max(0.0);
         server.wait_for_others(Duration::from_secs_f64(waits));
-        let used =
-            Used { cpu: 0.2, begun: 0.1, memory: 0, sojourn: Duration::ZERO, queued: Duration::ZERO, strangers: 0.0 };
+        let used = Used { cpu: 0.2, begun: 0.1, memory: 0, sojourn: Duration::ZERO, crowd: Crowd::NONE };
         server.measure(Instant::from_millis(interval * 100), used);
     }
     assert!((3_200..=4_200).contains(&passed) && waits < 0.2, "{passed} of 4000, {waits}");
@@ -316,8 +348,7 @@ fn what_others_are_too_slow_for_is_not_let_in_although_the_thread_is_idle() {
 #[test]
 fn memory_alone_refuses_by_chance_and_then_all() {
     let mut server = Adaptive::new(AIMS, Instant::ZERO);
-    let used =
-        |memory| Used { cpu: 0.1, begun: 1.0, memory, sojourn: Duration::ZERO, queued: Duration::ZERO, strangers: 0.0 };
+    let used = |memory| Used { cpu: 0.1, begun: 1.0, memory, sojourn: Duration::ZERO, crowd: Crowd::NONE };
     server.measure(Instant::from_millis(100), used(1_500_000));
     let half = u64::MAX / 2;
     assert_eq!(server.arrive(half - (1 << 40), 1, Came::Past), Verdict::Pass);

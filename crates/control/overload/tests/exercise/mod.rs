@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use sluicegate_overload::{
-    Adaptive, Aims, Came, Class, Durations, Engineered, InDialog, Load, Refusing, Rsoca, Thresholds, Used, Verdict,
+    Adaptive, Aims, Came, Class, Crowd, Durations, Engineered, InDialog, Load, Refusing, Rsoca, Thresholds, Used,
+    Verdict,
 };
 use sluicegate_wire::Instant;
 
@@ -102,13 +103,16 @@ fn used(input: &mut Input<'_>) -> Used {
         begun: input.amount(0.5),
         memory: input.whole() >> (input.byte() % 64),
         sojourn: input.duration(),
-        queued: input.duration(),
-        strangers: input.amount(0.5),
+        crowd: Crowd {
+            waiting: input.whole() as u32 >> (input.byte() % 32),
+            is_full: input.byte() % 4 == 0,
+            strangers: input.amount(0.5),
+            busy: input.amount(0.5),
+        },
     }
 }
 
-const IDLE: Used =
-    Used { cpu: 0.01, begun: 1.0, memory: 0, sojourn: Duration::ZERO, queued: Duration::ZERO, strangers: 0.0 };
+const IDLE: Used = Used { cpu: 0.01, begun: 1.0, memory: 0, sojourn: Duration::ZERO, crowd: Crowd::NONE };
 
 /// Builds a controller, and has requests and measurements come in any order.
 pub(crate) fn step(bytes: &[u8]) {
@@ -154,10 +158,10 @@ fn adaptive(input: &mut Input<'_>) {
             1 => server.sign_in(input.whole(), u64::from(input.byte())),
             count => {
                 let (draw, source) = (input.whole(), u64::from(input.byte()));
-                for turn in 0..u64::from(count) {
+                for turn in 0..u64::from(count / 8) {
                     let came = [Came::Shown, Came::Sieved, Came::Past][turn as usize % 3];
                     let draw = draw.wrapping_mul(2 * turn + 1);
-                    let is_taken = server.connects(draw, source, turn % 2 == 0);
+                    let is_taken = server.connects(draw, source, (turn % 2 == 0).then_some(now));
                     assert!(server.is_overloaded() || is_taken, "a connection is refused while nothing is used");
                     let verdict = server.arrive(draw, source, came);
                     holds(verdict);

@@ -54,7 +54,7 @@ use std::{sync::Arc, time::Duration};
 use ipnet::IpNet;
 use sha2::{Digest as _, Sha256};
 use sluicegate_bounded::Gauge;
-use sluicegate_overload::EngineeredError;
+use sluicegate_overload::{Crowd, EngineeredError};
 use sluicegate_policy::Policy;
 use sluicegate_wire::{Instant, UnixTime};
 
@@ -138,16 +138,17 @@ impl Shard {
         self.shedding.wait(Some(waited), 2, u32::MAX);
     }
 
-    /// What a new connection brings has waited so long to be read.
-    pub fn wait_at_first(&mut self, waited: Duration) {
-        self.shedding.wait_at_first(waited);
+    /// Somebody connects, and has waited so long for it: whether to take the connection. Otherwise it is to be reset before
+    /// anything is spent on it.
+    pub fn connects(&mut self, now: Now, flow: Flow, waited: Duration) -> bool {
+        self.cx.now = now;
+        connects(&self.cx, &mut self.shedding, flow, waited)
     }
 
-    /// Somebody connects, and has waited so long for it, if that is known, while so much of the places for strangers is taken:
-    /// whether to take the connection. Otherwise it is to be reset before anything is spent on it.
-    pub fn connects(&mut self, now: Now, flow: Flow, waited: Option<Duration>, strangers: f64) -> bool {
-        self.cx.now = now;
-        connects(&self.cx, &mut self.shedding, flow, (waited, strangers))
+    /// How many connections may still be taken before the next [`Self::measure`]; the others are to wait in the kernel.
+    #[must_use]
+    pub fn connections_left(&self) -> u32 {
+        self.shedding.connections_left()
     }
 
     /// What a sieve in front of the process is to let through: see [`sluicegate_overload::Adaptive::sieves`].
@@ -184,14 +185,14 @@ impl Shard {
         self.shedding.due()
     }
 
-    /// Since the last time the shard's thread was busy for this share of the time.
-    pub fn measure(&mut self, now: Now, cpu: f64) {
+    /// Since the last time the shard's thread was busy for this share of the time; and so it is with connections now.
+    pub fn measure(&mut self, now: Now, cpu: f64, crowd: Crowd) {
         self.cx.now = now;
         let opened = self.cx.metrics.count(Count::CallsOpened);
         let asked = self.exchanges.longest_at_gate(now.instant);
         let measured = self.shedding.measure(
             now.instant,
-            cpu,
+            (cpu, crowd),
             (opened, self.exchanges.pending.len()),
             (&mut self.cx.gates, asked),
         );

@@ -5,7 +5,8 @@ use std::{collections::VecDeque, net::IpAddr, time::Duration};
 use siphasher::sip::SipHasher24;
 use sluicegate_bounded::Gauge;
 use sluicegate_overload::{
-    Adaptive, Aims, Came, Class, Engineered, EngineeredError, InDialog, Refusing, Rsoca, Thresholds, Used, Verdict,
+    Adaptive, Aims, Came, Class, Crowd, Engineered, EngineeredError, InDialog, Refusing, Rsoca, Thresholds, Used,
+    Verdict,
 };
 use sluicegate_sip::{keyed_hash, message::HeaderName};
 use sluicegate_wire::{Instant, ip::sender_of};
@@ -111,10 +112,6 @@ pub(super) struct Shedding {
     /// How long what is handled now has waited, and the shortest of datagrams, of streams and of frames since the last measurement.
     waited: Duration,
     shortest: [Option<Duration>; 3],
-    /// The same of connections until they were taken, and of what they brought first.
-    queued: [Option<Duration>; 2],
-    /// The greatest share of the places for strangers that was taken.
-    strangers: f64,
     /// Whether what is handled now is what a new connection brings.
     is_first: bool,
     /// Whether what is handled now begins something; time spent since the last measurement on what does, and on all.
@@ -147,8 +144,6 @@ impl Shedding {
             opened: 0,
             waited: Duration::ZERO,
             shortest: [None; 3],
-            queued: [None; 2],
-            strangers: 0.0,
             is_first: false,
             begins: false,
             spent: (Duration::ZERO, Duration::ZERO),
@@ -159,9 +154,6 @@ impl Shedding {
     /// What is handled next has waited so long, if that is known, in a way of its own; and is the `nth` that a connection brings.
     pub(super) fn wait(&mut self, waited: Option<Duration>, way: usize, nth: u32) {
         self.is_first = nth <= FIRST;
-        if let (1, Control::Adaptive(adaptive, _)) = (nth, &mut self.control) {
-            adaptive.serve_connection();
-        }
         self.waited = waited.unwrap_or_default();
         if let (Some(waited), Some(shortest)) = (waited, self.shortest.get_mut(way)) {
             *shortest = Some(shortest.map_or(waited, |shortest| shortest.min(waited)));
@@ -193,19 +185,16 @@ impl Shedding {
     pub(super) fn measure(
         &mut self,
         now: Instant,
-        cpu: f64,
+        (cpu, crowd): (f64, Crowd),
         (opened, setting_up): (u64, usize),
         (gates, asked): (&mut GateWaits, Option<Duration>),
     ) -> Measured {
         let beyond = gates.take(asked);
         let sojourn = std::mem::take(&mut self.shortest).into_iter().flatten().max().unwrap_or_default();
-        let queued = std::mem::take(&mut self.queued).into_iter().flatten().max().unwrap_or_default();
-        let strangers = std::mem::take(&mut self.strangers);
         let (begun, all) = std::mem::take(&mut self.spent);
         // Where nothing is known of it, nothing is excused with it.
         let begun = if all.is_zero() { 1.0 } else { begun.as_secs_f64() / all.as_secs_f64() };
-        let used =
-            |bytes: f64| Used { cpu, begun, memory: (setting_up as f64 * bytes) as u64, sojourn, queued, strangers };
+        let used = |bytes: f64| Used { cpu, begun, memory: (setting_up as f64 * bytes) as u64, sojourn, crowd };
         self.age_max = match &mut self.control {
             Control::Off(measured_at) => {
                 *measured_at = now;
@@ -261,22 +250,22 @@ impl Shedding {
         adaptive.hears(draw, source_of(&self.key, flow))
     }
 
-    /// Whether to take a connection, of which nothing is known but its source, and how long it has waited for that, while so
-    /// much of the places for strangers is taken.
-    fn connects(&mut self, cx: &Context, flow: Flow, (waited, strangers): (Option<Duration>, f64)) -> bool {
-        self.strangers = self.strangers.max(strangers);
-        let [queued, _] = &mut self.queued;
-        *queued = (*queued).into_iter().chain(waited).min();
+    /// Whether to take a connection, of which nothing is known but its source, and how long it has waited for that.
+    fn connects(&mut self, cx: &Context, flow: Flow, waited: Duration) -> bool {
         let Control::Adaptive(adaptive, _) = &mut self.control else { return true };
         self.draws += 1;
         let draw = hash(&self.key, &self.draws.to_be_bytes());
-        adaptive.connects(draw, source_of(&self.key, flow), cx.settings.sieved.contains(&flow.listener))
+        let is_sieved = cx.settings.sieved.contains(&flow.listener);
+        let came = Instant::from_nanos(cx.now.instant.as_nanos().saturating_sub(waited.as_nanos() as u64));
+        adaptive.connects(draw, source_of(&self.key, flow), is_sieved.then_some(came))
     }
 
-    /// What a new connection brings has waited so long to be read.
-    pub(super) fn wait_at_first(&mut self, waited: Duration) {
-        let [_, queued] = &mut self.queued;
-        *queued = Some(queued.map_or(waited, |shortest| shortest.min(waited)));
+    /// How many connections may still be taken before the next measurement.
+    pub(super) fn connections_left(&self) -> u32 {
+        match &self.control {
+            Control::Adaptive(adaptive, _) => adaptive.connections_left(),
+            Control::Off(_) | Control::Rsoca(_) => u32::MAX,
+        }
     }
 
     /// See [`Adaptive::sieves`].
@@ -385,8 +374,8 @@ pub(super) fn hears(cx: &Context, shedding: &mut Shedding, registrar: &Registrar
 }
 
 /// Whether to take a connection.
-pub(super) fn connects(cx: &Context, shedding: &mut Shedding, flow: Flow, known: (Option<Duration>, f64)) -> bool {
-    shedding.connects(cx, flow, known) || !is_held(cx, flow)
+pub(super) fn connects(cx: &Context, shedding: &mut Shedding, flow: Flow, waited: Duration) -> bool {
+    shedding.connects(cx, flow, waited) || !is_held(cx, flow)
 }
 
 /// Whether it is refused for load, unless an operator has lifted that.

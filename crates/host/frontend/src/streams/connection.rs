@@ -7,7 +7,6 @@ use std::{
 };
 
 use nix::sys::epoll::EpollFlags;
-use sluicegate_datapath::unread_for;
 use sluicegate_proxy::{ConnectionId, Flow, Proofs};
 use sluicegate_sip::{
     message::ParseError,
@@ -33,10 +32,8 @@ const LINGER_MAX: Duration = Duration::from_secs(2);
 /// What has come over a connection.
 #[derive(Debug)]
 pub(crate) enum Heard<'b> {
-    /// A peer wants one, and has waited so long for it, while this share of the places for strangers is taken: whether to take it.
-    Connection(Option<Duration>, f64),
-    /// What a new connection brings has waited so long to be read.
-    Waited(Duration),
+    /// A peer wants one, and has waited so long for it: whether to take it.
+    Connection(Duration),
     /// A whole message, the how manieth of its connection; or a keep-alive, which has its answer.
     Message(&'b [u8], u32),
     /// What is no message, and why: nothing will follow.
@@ -126,11 +123,6 @@ impl Connection {
     /// Whether a whole message has ever come over it.
     pub(super) const fn has_spoken(&self) -> bool {
         self.messages > 0
-    }
-
-    /// How long the first that comes over it has waited to be read.
-    pub(super) fn first_waited(&self) -> Option<Duration> {
-        if self.messages > 0 || self.is_ours { None } else { unread_for(&self.socket).ok() }
     }
 
     /// Bytes that it holds of what has not come to its end.

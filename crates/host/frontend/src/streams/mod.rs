@@ -25,7 +25,8 @@ use nix::{
 };
 use rustls::ServerConnection;
 use sluicegate_bounded::{Gauge, Slab, Wheel};
-use sluicegate_datapath::unread_for;
+use sluicegate_datapath::{unread_for, waiting_at};
+use sluicegate_overload::Crowd;
 use sluicegate_policy::Policy;
 use sluicegate_proxy::{ConnectionId, Flow, Proofs};
 use sluicegate_sip::message::Transport;
@@ -46,8 +47,10 @@ pub use places::Connections;
 
 /// Connections that the kernel holds until they are taken.
 const BACKLOG: i32 = 1_024;
-/// Most connections taken from one listener before others get their turn.
+/// Most connections taken from one listener before others get their turn; and where so much is to be read that it does not
+/// fit into a turn: what was begun is ended first.
 const ACCEPTS_PER_TURN: usize = 16;
+const ACCEPTS_PER_FULL_TURN: usize = 4;
 /// Most sockets looked at before others get their turn.
 const EVENTS_PER_TURN: usize = 64;
 /// A listener whose connections the system cannot hold is left alone for so long.
@@ -170,8 +173,14 @@ impl Streams {
         self.listeners.contains_key(&listener)
     }
 
-    /// Takes new connections and what has come over those that there are, each a little, so that none takes all the time.
-    pub(crate) fn turn(&mut self, now: Instant, heard: &mut impl FnMut(Flow, &Arc<Proofs>, Heard<'_>) -> bool) {
+    /// Takes new connections and what has come over those that there are, each a little, so that none takes all the time. No
+    /// more than so many connections before that time; the others wait in the kernel.
+    pub(crate) fn turn(
+        &mut self,
+        now: Instant,
+        room: (u32, Instant),
+        heard: &mut impl FnMut(Flow, &Arc<Proofs>, Heard<'_>) -> bool,
+    ) {
         let mut events = [EpollEvent::empty(); EVENTS_PER_TURN];
         let count = match self.poller.wait(&mut events, 0_u8) {
             Ok(count) => count,
@@ -181,9 +190,10 @@ impl Streams {
                 0
             }
         };
+        let accepts = if count == EVENTS_PER_TURN { ACCEPTS_PER_FULL_TURN } else { ACCEPTS_PER_TURN };
         for event in events.iter().take(count) {
             match u32::try_from(event.data()).ok().map(|data| (data, u8::try_from(data).ok())) {
-                Some((_, Some(listener))) => self.accept(now, listener, heard),
+                Some((_, Some(listener))) => self.accept(now, listener, (accepts.min(room.0 as usize), room.1), heard),
                 Some((data, None)) => self.on_ready(now, data - FIRST_SLOT, event.events(), heard),
                 None => {}
             }
@@ -323,14 +333,30 @@ impl Streams {
         [all, unproved, self.unfinished.gauge()]
     }
 
-    fn accept(&mut self, now: Instant, number: u8, heard: &mut impl FnMut(Flow, &Arc<Proofs>, Heard<'_>) -> bool) {
-        for _ in 0..ACCEPTS_PER_TURN {
+    /// How it is with new connections, of a thread that had something to do for this share of the time.
+    pub(crate) fn crowd(&self, busy: f64) -> Crowd {
+        let waiting = self.listeners.values().filter_map(|listener| waiting_at(&listener.socket).ok());
+        let fold = |(sum, is_full), (waiting, most)| (sum + waiting, is_full || waiting >= most);
+        let (waiting, is_full) = waiting.fold((0, false), fold);
+        Crowd { waiting, is_full, strangers: self.places.strangers(), busy }
+    }
+
+    fn accept(
+        &mut self,
+        now: Instant,
+        number: u8,
+        (left, until): (usize, Instant),
+        heard: &mut impl FnMut(Flow, &Arc<Proofs>, Heard<'_>) -> bool,
+    ) {
+        if left == 0 {
+            return self.pause(number, until);
+        }
+        for _ in 0..left {
             let Some(listener) = self.listeners.get_mut(&number) else { return };
             match listener.socket.accept() {
                 Ok((socket, peer)) => {
-                    let waited = unread_for(&socket).ok();
-                    let asks = Heard::Connection(waited, self.places.strangers());
-                    if heard(Flow::datagrams(number, peer), &self.nothing, asks) {
+                    let waited = unread_for(&socket).unwrap_or_default();
+                    if heard(Flow::datagrams(number, peer), &self.nothing, Heard::Connection(waited)) {
                         self.take(now, number, socket, peer);
                     } else {
                         // Nothing is left of it, here or in the kernel.
@@ -342,13 +368,19 @@ impl Streams {
                 // Gone again before it was taken.
                 Err(error) if matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::Interrupted) => {}
                 Err(_) => {
-                    listener.paused_until = Some(now + PAUSE);
-                    let mut event = EpollEvent::new(EpollFlags::empty(), u64::from(number));
-                    let _ = self.poller.modify(&listener.socket, &mut event);
+                    self.pause(number, now + PAUSE);
                     return self.metrics.refused(Refused::System);
                 }
             }
         }
+    }
+
+    /// Leaves connections in the kernel until then.
+    fn pause(&mut self, number: u8, until: Instant) {
+        let Some(listener) = self.listeners.get_mut(&number) else { return };
+        listener.paused_until = Some(until);
+        let mut event = EpollEvent::new(EpollFlags::empty(), u64::from(number));
+        let _ = self.poller.modify(&listener.socket, &mut event);
     }
 
     /// A peer has connected.
@@ -454,9 +486,6 @@ impl Streams {
                 return self.end(slot, Ended::Unreached);
             }
             connection.stage = Stage::Open;
-        }
-        if let Some(waited) = connection.first_waited() {
-            heard(connection.flow, &self.nothing, Heard::Waited(waited));
         }
         let tls = self.listeners.get(&connection.flow.listener).and_then(|listener| listener.tls.as_deref());
         let result = match ready.intersects(!EpollFlags::EPOLLOUT) {

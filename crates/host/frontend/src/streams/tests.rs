@@ -67,10 +67,9 @@ impl Thread {
         let before = self.broken.len();
         let Self { streams, heard, proofs, broken, takes, .. } = self;
         let takes = *takes;
-        streams.turn(self.now, &mut |flow, proved, what| {
+        streams.turn(self.now, (u32::MAX, self.now), &mut |flow, proved, what| {
             match what {
                 Heard::Connection(..) => return takes,
-                Heard::Waited(_) => {}
                 Heard::Message(bytes, _) => {
                     heard.push((flow, String::from_utf8(bytes.to_vec()).unwrap()));
                     proofs.push(Arc::clone(proved));

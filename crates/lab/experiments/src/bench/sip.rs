@@ -193,6 +193,7 @@ impl Bench<'_> {
             grants: false,
             workers: 1,
             cpus,
+            share: None,
         }
     }
 

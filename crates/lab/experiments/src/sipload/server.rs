@@ -13,7 +13,10 @@ use sluicegate_site::{
 use sluicegate_traffic::stream::Over;
 
 use super::rig::{CALLEES, GATE, REALM, SERVER, SERVICE};
-use crate::{certificate::Certificate, family};
+use crate::{
+    certificate::Certificate,
+    family::{self, Slowed},
+};
 
 /// Users who call.
 pub(crate) const USERS: usize = 1_000;
@@ -108,6 +111,8 @@ pub(crate) struct Wanted {
     pub(crate) workers: usize,
     /// Processors that it may use; it may use all if there are none.
     pub(crate) cpus: Vec<usize>,
+    /// Part of a processor that it gets, if not all.
+    pub(crate) share: Option<f64>,
 }
 
 /// A server that runs.
@@ -115,6 +120,8 @@ pub(crate) struct Wanted {
 pub(crate) struct Server {
     process: Running,
     over: Over,
+    /// Ends after the process.
+    slowed: Option<Slowed>,
 }
 
 #[derive(Debug)]
@@ -135,10 +142,11 @@ impl Server {
         } else {
             Running::Peer(kamailio((binary, lab), wanted, password)?)
         };
-        let server = Self { process, over: wanted.over };
+        let mut server = Self { process, over: wanted.over, slowed: None };
         if !wanted.cpus.is_empty() {
             family::place(server.pid(), &wanted.cpus, PRIORITY)?;
         }
+        server.slowed = wanted.share.map(|share| Slowed::to(server.pid(), share)).transpose()?;
         Ok(server)
     }
 

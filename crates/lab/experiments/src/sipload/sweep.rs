@@ -65,6 +65,10 @@ pub struct SweepOptions {
     pub mutant: Mutant,
 }
 
+/// Part of a processor that a server gets to whom callers connect for each call: to connect, and to be refused, costs a caller
+/// as much as it costs the server, and at five times a whole processor's capacity the generator's ends first.
+const STREAM_SHARE: f64 = 0.25;
+
 /// Times of a trial, in milliseconds.
 struct Times {
     settle: u32,
@@ -145,6 +149,7 @@ fn wanted(options: &SweepOptions, rig: &Rig, scheme: Scheme) -> Wanted {
         grants: false,
         workers: 1,
         cpus: rig.cpus[0].clone(),
+        share: options.transport.is_stream().then_some(STREAM_SHARE),
     }
 }
 

@@ -25,7 +25,7 @@ impl Slack {
     /// To refuse a request costs little.
     pub(crate) const REQUESTS: Self = Self { through: 1.05, in_again: 1.0 };
     /// To refuse a connection that the kernel has made costs a good part of what it takes to serve it.
-    pub(crate) const CONNECTIONS: Self = Self { through: 1.0, in_again: 1.2 };
+    pub(crate) const CONNECTIONS: Self = Self { through: 1.0, in_again: 2.0 };
 }
 
 /// What something came through.

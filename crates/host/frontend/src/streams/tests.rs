@@ -27,8 +27,9 @@ struct Thread {
     address: SocketAddr,
     now: Instant,
     heard: Vec<(Flow, String)>,
-    /// Whether connections are taken.
+    /// Whether connections are taken, and how many before what time.
     takes: bool,
+    room: (u32, Instant),
     /// What was proved over the connections of these.
     proofs: Vec<Arc<Proofs>>,
     broken: Vec<(Flow, Option<u16>)>,
@@ -53,6 +54,7 @@ impl Thread {
             proofs: Vec::new(),
             broken: Vec::new(),
             takes: true,
+            room: (u32::MAX, NOW),
         }
     }
 
@@ -67,7 +69,7 @@ impl Thread {
         let before = self.broken.len();
         let Self { streams, heard, proofs, broken, takes, .. } = self;
         let takes = *takes;
-        streams.turn(self.now, (u32::MAX, self.now), &mut |flow, proved, what| {
+        streams.turn(self.now, self.room, &mut |flow, proved, what| {
             match what {
                 Heard::Connection(..) => return takes,
                 Heard::Message(bytes, _) => {
@@ -319,6 +321,26 @@ fn a_flood_of_idle_connections_takes_no_place_from_who_has_signed_in_nor_from_wh
     }
     thread.turn();
     assert_eq!((read(&mut late, 6), read(&mut honest, 6)), ("answer".into(), "answer".into()));
+}
+
+#[test]
+fn connections_for_which_there_is_no_room_yet_wait_in_the_kernel() {
+    let mut thread = Thread::new(Connections::default());
+    thread.room = (0, NOW + Duration::from_millis(100));
+    let mut peer = thread.connect();
+    peer.write_all(options(1).as_bytes()).unwrap();
+    thread.until("it waits", |thread| thread.streams.crowd(0.5).waiting == 1);
+    for _ in 0..3 {
+        thread.turn();
+    }
+    assert_eq!((thread.open(), thread.counted("refused load")), (0, 0));
+    // Nobody is woken for it before its time.
+    assert_eq!(thread.streams.next_due(), Some(NOW + Duration::from_millis(100)));
+    thread.room = (1, NOW + Duration::from_millis(200));
+    thread.pass(Duration::from_millis(100));
+    thread.hears(1);
+    assert!(!thread.streams.crowd(0.5).is_full);
+    assert_eq!(thread.streams.crowd(0.5).waiting, 0);
 }
 
 #[test]

@@ -146,16 +146,14 @@ mod tests {
     fn a_process_that_is_slowed_gets_its_part_of_a_processor() {
         let mut busy = std::process::Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
         let slowed = Slowed::to(busy.id(), 0.25);
-        let used = slowed.as_ref().map(|_| {
-            let before = cpu(busy.id()).unwrap();
-            std::thread::sleep(Duration::from_secs(1));
-            cpu(busy.id()).unwrap().saturating_sub(before)
-        });
+        let before = cpu(busy.id()).unwrap();
+        std::thread::sleep(Duration::from_secs(1));
+        let used = cpu(busy.id()).unwrap().saturating_sub(before);
         busy.kill().unwrap();
         busy.wait().unwrap();
-        drop(slowed.unwrap());
-        let used = used.unwrap();
+        let group = slowed.unwrap().group.clone();
         assert!(used < Duration::from_millis(400), "{used:?}");
+        assert!(!group.exists(), "nothing is left of it");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, sync::Arc, time};
 
-use sluicegate_overload::{Crowd, Engineered, Load, Refusing};
+use sluicegate_overload::{Engineered, Load, Refusing};
 use sluicegate_policy::{Policy, User};
 use sluicegate_proxy::{AgentKeys, Flow, Now, Overload, Tables};
 use sluicegate_wire::Instant;
@@ -168,7 +168,7 @@ pub(crate) fn refusals() -> Refusal {
             }
         }
         bench.now.instant = bench.now.instant + time::Duration::from_secs(1);
-        bench.frontend.shards[0].measure(bench.now, 0.3, Crowd::NONE);
+        bench.frontend.shards[0].measure(bench.now, 0.3);
         bench.frontend.on_time(bench.now);
     }
     refusal

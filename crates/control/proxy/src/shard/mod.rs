@@ -185,14 +185,19 @@ impl Shard {
         self.shedding.due()
     }
 
-    /// Since the last time the shard's thread was busy for this share of the time; and so it is with connections now.
-    pub fn measure(&mut self, now: Now, cpu: f64, crowd: Crowd) {
+    /// How it is with connections, before [`Self::measure`].
+    pub const fn crowd(&mut self, crowd: Crowd) {
+        self.shedding.crowd(crowd);
+    }
+
+    /// Since the last time the shard's thread was busy for this share of the time.
+    pub fn measure(&mut self, now: Now, cpu: f64) {
         self.cx.now = now;
         let opened = self.cx.metrics.count(Count::CallsOpened);
         let asked = self.exchanges.longest_at_gate(now.instant);
         let measured = self.shedding.measure(
             now.instant,
-            (cpu, crowd),
+            cpu,
             (opened, self.exchanges.pending.len()),
             (&mut self.cx.gates, asked),
         );

@@ -112,6 +112,8 @@ pub(super) struct Shedding {
     /// How long what is handled now has waited, and the shortest of datagrams, of streams and of frames since the last measurement.
     waited: Duration,
     shortest: [Option<Duration>; 3],
+    /// Connections at the end of the interval.
+    crowd: Crowd,
     /// Whether what is handled now is what a new connection brings.
     is_first: bool,
     /// Whether what is handled now begins something; time spent since the last measurement on what does, and on all.
@@ -144,6 +146,7 @@ impl Shedding {
             opened: 0,
             waited: Duration::ZERO,
             shortest: [None; 3],
+            crowd: Crowd::NONE,
             is_first: false,
             begins: false,
             spent: (Duration::ZERO, Duration::ZERO),
@@ -180,12 +183,17 @@ impl Shedding {
         }
     }
 
+    /// How it is with connections.
+    pub(super) const fn crowd(&mut self, crowd: Crowd) {
+        self.crowd = crowd;
+    }
+
     /// Ends an interval in which the thread was busy for this share. So many calls were opened since the start, and so many are
     /// being set up. What was measured, and what follows from it.
     pub(super) fn measure(
         &mut self,
         now: Instant,
-        (cpu, crowd): (f64, Crowd),
+        cpu: f64,
         (opened, setting_up): (u64, usize),
         (gates, asked): (&mut GateWaits, Option<Duration>),
     ) -> Measured {
@@ -194,7 +202,8 @@ impl Shedding {
         let (begun, all) = std::mem::take(&mut self.spent);
         // Where nothing is known of it, nothing is excused with it.
         let begun = if all.is_zero() { 1.0 } else { begun.as_secs_f64() / all.as_secs_f64() };
-        let used = |bytes: f64| Used { cpu, begun, memory: (setting_up as f64 * bytes) as u64, sojourn, crowd };
+        let used =
+            |bytes: f64| Used { cpu, begun, memory: (setting_up as f64 * bytes) as u64, sojourn, crowd: self.crowd };
         self.age_max = match &mut self.control {
             Control::Off(measured_at) => {
                 *measured_at = now;

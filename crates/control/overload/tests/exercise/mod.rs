@@ -11,6 +11,8 @@ use sluicegate_wire::Instant;
 
 /// Intervals after which a server that is idle refuses nobody.
 const CALM: u32 = 400;
+/// Of an input, to a controller that looks at all sources in each interval: more add time and no new order.
+const OPERATIONS: u32 = 48;
 
 /// Bytes as numbers, zeroes behind their end.
 struct Input<'a>(&'a [u8]);
@@ -149,7 +151,10 @@ fn adaptive(input: &mut Input<'_>) {
     let aims =
         Aims { interval: Duration::from_millis(100), busy: 0.95, sojourn, memory: Thresholds { min: 1e6, max: 2e6 } };
     let (mut server, mut now) = (Adaptive::new(aims, Instant::ZERO), Instant::ZERO);
-    while !input.0.is_empty() {
+    for _ in 0..OPERATIONS {
+        if input.0.is_empty() {
+            break;
+        }
         match input.byte() {
             0 => {
                 now = now + input.pause();

@@ -84,9 +84,9 @@ pub enum FrontendDatapath {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub enum RefusesAt {
     /// In the process.
-    #[default]
     Process,
     /// As it comes by an interface, in the kernel.
+    #[default]
     Interface,
 }
 

@@ -107,7 +107,7 @@ fn used(input: &mut Input<'_>) -> Used {
         sojourn: input.duration(),
         crowd: Crowd {
             waiting: input.whole() as u32 >> (input.byte() % 32),
-            is_full: input.byte() % 4 == 0,
+            is_full: input.byte().is_multiple_of(4),
             strangers: input.amount(0.5),
             busy: input.amount(0.5),
         },

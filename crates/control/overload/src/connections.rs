@@ -85,6 +85,8 @@ impl Connections {
         let (from, to) = STRANGERS;
         // Beyond that they would have to give way to others after something was spent on them.
         let crowding = 1.0 - ((crowd.strangers - from) / (to - from)).clamp(0.0, 1.0) / 2.0;
+        // While there is time for all, those who only stand give way to each other.
+        let crowding = if crowd.busy < busy_max / 2.0 { 1.0 } else { crowding };
         let drained = (1.0 - DRAIN * beyond.max(0.0) / taken).max(DRAINED_MIN);
         // Who could take more and did not cannot.
         let is_behind = beyond > 0.0 && (self.left() > 0 || crowd.busy >= BUSY * busy_max);

@@ -172,6 +172,19 @@ fn as_many_connections_are_taken_as_find_their_turn_and_who_opens_few_is_refused
 }
 
 #[test]
+fn strangers_who_only_stand_have_nobody_refused_while_there_is_time_for_all() {
+    let mut server = Adaptive::new(AIMS, Instant::ZERO);
+    for tick in 1..=20 {
+        for source in 0..20 {
+            assert!(server.connects(u64::MAX, hash(source), None));
+        }
+        let crowd = Crowd { strangers: 1.0, busy: 0.2, ..Crowd::NONE };
+        let used = Used { cpu: 0.2, begun: 1.0, memory: 0, sojourn: Duration::ZERO, crowd };
+        server.measure(Instant::from_millis(tick * 100), used);
+    }
+}
+
+#[test]
 fn a_burst_of_connections_that_a_server_gets_through_is_refused_nothing() {
     let mut server = Adaptive::new(AIMS, Instant::ZERO);
     let mut waiting = 1_000;

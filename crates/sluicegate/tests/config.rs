@@ -134,6 +134,8 @@ const FRONTEND_MISTAKES: &[Mistake] = &[
     ("shards = 2", "tls = { certificate = \"x\" }", 9, "missing field `key`", "add it"),
     ("shards = 2", "tls = { certificate = \"ABSENT\", key = \"x\" }", 9, "the `certificate`", "cannot read ABSENT"),
     ("shards = 2", "connections = { idle_s = 0 }", 9, "connections idle_s = 0", "leave it out"),
+    ("shards = 2", "emergency = { numbers = [\"112\"] }", 9, "emergency numbers count with", "leave the numbers out"),
+    ("shards = 2", "emergency = { calls_per_s = 0 }", 9, "emergency calls_per_s = 0", "leave it out"),
     ("shards = 2", "connections = { idle = 1 }", 9, "unknown field `idle`", "correct its spelling"),
     ("realm = \"example.net\"", "realm = \"example.net", 6, "invalid basic string", "expected `\"`"),
     ("\"10MB\"", "\"10 parsecs\"", 17, "\"10 parsecs\" is no size", "write \"10MB\""),

@@ -160,6 +160,12 @@ impl Adaptive {
         self.members.sign_in(user, source);
     }
 
+    /// Whether a user was last seen at this source, or at one that shares all of its counters.
+    #[must_use]
+    pub fn has_members(&self, source: u64) -> bool {
+        self.members.of(source) > 0
+    }
+
     /// Refuses what has waited for too long.
     pub fn reject(&self, draw: u64) -> Verdict {
         rejection(draw, 0.0)

@@ -27,6 +27,7 @@ const WAYS: usize = 8;
 const KNOWN_FOR: Duration = Duration::from_secs(86_400);
 
 /// How many at once, and how soon one more.
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Allowance {
     pub(crate) burst: u32,
     pub(crate) interval: Duration,

@@ -34,8 +34,8 @@ pub use metrics::{Count, Kind, Outcome, ShardMetrics, answers, datagrams_left, e
 pub use outages::Outages;
 pub use proofs::Proofs;
 pub use shard::{
-    Binding, DigestName, Event, GateAnswer, Input, Now, Overload, Phones, Rung, Settings, Shard, Tables, answer_bytes,
-    derive, source_key,
+    Binding, DigestName, Emergency, Event, GateAnswer, Input, Now, Overload, Phones, Rung, Settings, Shard, Tables,
+    answer_bytes, derive, source_key,
 };
 pub use stories::{Happened, Stories, Who, Why};
 pub use traces::{Traces, TracesFull};

@@ -150,6 +150,8 @@ labelled! {
         TableFull = "table_full",
         /// INVITEs ended because they rang for long while memory was short.
         EndedEarly = "ended_early",
+        /// INVITEs to emergency numbers that were let in although more arrived than could be served.
+        Emergency = "emergency",
         /// Requests of a peer or to it, beyond the calls a second that it may have.
         PeerBusy = "peer_busy",
     }

@@ -13,7 +13,7 @@ use sluicegate_policy::PerUser;
 use sluicegate_store::audit;
 
 use crate::{holder::KeyHolder, overload::OverloadControl, streams::Connections, tls::TlsFiles};
-use sluicegate_proxy::{DigestName, Listening, Phones, Tables, is_private};
+use sluicegate_proxy::{DigestName, Emergency, Listening, Phones, Tables, is_private};
 use sluicegate_sip::message::Transport;
 
 /// Most listening addresses.
@@ -227,6 +227,8 @@ pub struct Config {
     pub unproved_answers_per_s: u32,
     /// How more requests are met than can be served.
     pub overload: OverloadControl,
+    /// Which calls are let in all the same.
+    pub emergency: Emergency,
     /// Sizes of each shard's tables.
     pub tables: Tables,
     /// The audit log; none unless given.
@@ -268,6 +270,7 @@ impl Config {
             dialog_requests_per_s: 20,
             unproved_answers_per_s: 500,
             overload: OverloadControl::default(),
+            emergency: Emergency::default(),
             tables: Tables::default(),
             audit: None,
         }
@@ -355,6 +358,7 @@ impl Config {
             ("connections unsent_bytes_max", connections.unsent_bytes_max),
             ("dialog_requests_per_s", self.dialog_requests_per_s as usize),
             ("unproved_answers_per_s", self.unproved_answers_per_s as usize),
+            ("emergency calls_per_s", self.emergency.calls_per_s as usize),
         ];
         errors.extend(sizes.iter().filter(|(_, size)| *size == 0).map(|(field, _)| ConfigError::Zero(field)));
         // Memory is taken for them at the start.
@@ -372,6 +376,14 @@ impl Config {
             errors.push(ConfigError::ContactsPerUser(tables.contacts_per_user_max));
         }
         errors.extend(self.overload.fault().map(ConfigError::Overload));
+        let is_dialled = |number: &String| {
+            !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-+*#".contains(&byte))
+        };
+        let numbers = self.emergency.numbers.iter();
+        errors.extend(numbers.filter(|number| !is_dialled(number)).cloned().map(ConfigError::EmergencyNumber));
+        if !self.emergency.numbers.is_empty() && !matches!(self.overload, OverloadControl::Adaptive(_)) {
+            errors.push(ConfigError::Emergency);
+        }
         let Phones { registration_s_default: default, registration_s_min: min, registration_s_max: max } = self.phones;
         if !(REGISTRATION_S_LEAST..=REGISTRATION_S_BRIEF).contains(&min) || max > REGISTRATION_S_MOST {
             errors.push(ConfigError::Phones);
@@ -473,6 +485,12 @@ pub enum ConfigError {
         "overload refuse = \"interface\" has nothing to refuse: listen names no address of an interface; add \"udp/203.0.113.1:5060\", or write \"process\""
     )]
     RefuseListen,
+    /// Nobody is refused by source, so nobody can be let in all the same.
+    #[error("emergency numbers count with overload mode = \"adaptive\" alone; set that, or leave the numbers out")]
+    Emergency,
+    /// Nobody dials that.
+    #[error("emergency numbers has {0:?}, which is no number; write what is dialled, such as \"112\"")]
+    EmergencyNumber(String),
     /// Too many shards.
     #[error("shards = {0} is more than {SHARDS_MAX}; write one per processor, or 0 to have it chosen")]
     Shards(usize),
@@ -562,10 +580,11 @@ mod tests {
         wrong.relay_rate_bps = 1;
         wrong.dialog_requests_per_s = 0;
         wrong.tables.legs_max = 0;
+        wrong.emergency = Emergency { numbers: vec!["112".into(), "sip:112@example.net".into()], calls_per_s: 0 };
         wrong.tables.contacts_per_user_max = 31;
         wrong.phones.registration_s_min = 5;
         wrong.tables.transactions_max = TABLE_MAX + 1;
-        assert_eq!(wrong.check().unwrap_err().len(), 19);
+        assert_eq!(wrong.check().unwrap_err().len(), 22);
     }
 
     #[test]

@@ -1,17 +1,16 @@
-//! The way into a shard from other threads: a bounded queue, and a byte in a socket that wakes its thread.
+//! The way into a shard from other threads: a bounded queue, and an event that wakes its thread.
 
 use std::{
-    io::{self, Read, Write},
-    os::{
-        fd::{AsFd, BorrowedFd},
-        unix::net::UnixStream,
-    },
+    io,
+    os::fd::{AsFd, BorrowedFd},
     sync::{
         Arc,
+        atomic::{AtomicBool, Ordering},
         mpsc::{Receiver, SyncSender, sync_channel},
     },
 };
 
+use nix::sys::eventfd::{EfdFlags, EventFd};
 use sluicegate_proxy::{Flow, Input};
 
 /// Most inputs that wait for one shard. Beyond that they are dropped, and the requests behind them time out.
@@ -27,28 +26,49 @@ pub(crate) type Carried = (Flow, Vec<u8>);
 pub(crate) struct ShardSender {
     queue: SyncSender<Input>,
     carried: SyncSender<Carried>,
-    wake: Arc<UnixStream>,
+    bell: Arc<Bell>,
+}
+
+/// Wakes a thread that waits for it, once for all that rang since it woke.
+#[derive(Debug)]
+struct Bell {
+    event: EventFd,
+    has_rung: AtomicBool,
+}
+
+impl Bell {
+    fn ring(&self) {
+        if !self.has_rung.swap(true, Ordering::AcqRel) {
+            // A counter that is full wakes the thread as well.
+            let _ = self.event.write(1);
+        }
+    }
+
+    /// What was done before it rang can be seen after this.
+    fn clear(&self) {
+        let _ = self.event.read();
+        self.has_rung.swap(false, Ordering::AcqRel);
+    }
 }
 
 impl ShardSender {
     /// Queues an input and wakes the shard; `false` if the queue is full or the shard is gone.
     pub(crate) fn send(&self, input: Input) -> bool {
         let taken = self.queue.try_send(input).is_ok();
-        self.wake();
+        self.bell.ring();
         taken
     }
 
     /// Has the shard send a message over a connection of its own; `false` if as many wait already as may.
     pub(crate) fn carry(&self, flow: Flow, message: &[u8]) -> bool {
         let taken = self.carried.try_send((flow, message.to_vec())).is_ok();
-        self.wake();
+        self.bell.ring();
         taken
     }
 
     /// Wakes the shard without telling it anything.
     pub(crate) fn wake(&self) {
-        // A full socket means that the shard is about to wake anyway.
-        let _ = (&*self.wake).write(&[1]);
+        self.bell.ring();
     }
 }
 
@@ -57,14 +77,13 @@ impl ShardSender {
 pub(crate) struct ShardInbox {
     queue: Receiver<Input>,
     carried: Receiver<Carried>,
-    woken: UnixStream,
+    bell: Arc<Bell>,
 }
 
 impl ShardInbox {
-    /// Takes the bytes that woke the shard. To be called before the inputs are read, or a wake-up could be missed.
-    pub(crate) fn clear_wakes(&mut self) {
-        let mut bytes = [0; 256];
-        while matches!(self.woken.read(&mut bytes), Ok(n) if n > 0) {}
+    /// Takes what woke the shard. To be called before the inputs are read, or a wake-up could be missed.
+    pub(crate) fn clear_wakes(&self) {
+        self.bell.clear();
     }
 
     pub(crate) fn next(&mut self) -> Option<Input> {
@@ -79,20 +98,19 @@ impl ShardInbox {
 
 impl AsFd for ShardInbox {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.woken.as_fd()
+        self.bell.event.as_fd()
     }
 }
 
 /// Both ends of the way into one shard.
 pub(crate) fn shard_queue() -> io::Result<(ShardSender, ShardInbox)> {
-    let (wake, woken) = UnixStream::pair()?;
-    wake.set_nonblocking(true)?;
-    woken.set_nonblocking(true)?;
+    let event = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?;
+    let bell = Arc::new(Bell { event, has_rung: AtomicBool::new(false) });
     let (sender, receiver) = sync_channel(INPUTS_MAX);
     let (carry, carried) = sync_channel(CARRIED_MAX);
     Ok((
-        ShardSender { queue: sender, carried: carry, wake: Arc::new(wake) },
-        ShardInbox { queue: receiver, carried, woken },
+        ShardSender { queue: sender, carried: carry, bell: Arc::clone(&bell) },
+        ShardInbox { queue: receiver, carried, bell },
     ))
 }
 

@@ -149,10 +149,11 @@ impl<'a> Batch<'a> {
             from = end;
         }
         let messages = messages.iter().take(self.len);
+        let peers = self.peers.get(..self.len).unwrap_or_default();
         let (fd, flags) = (udp.as_fd().as_raw_fd(), MsgFlags::MSG_DONTWAIT);
         let sent = match &self.segment {
-            None => sendmmsg(fd, whole, messages, self.peers, [], flags),
-            Some(segment) => sendmmsg(fd, cut, messages, self.peers, [ControlMessage::UdpGsoSegments(segment)], flags),
+            None => sendmmsg(fd, whole, messages, peers, [], flags),
+            Some(segment) => sendmmsg(fd, cut, messages, peers, [ControlMessage::UdpGsoSegments(segment)], flags),
         };
         sent.map(Iterator::count)
     }

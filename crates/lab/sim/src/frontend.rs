@@ -178,6 +178,7 @@ impl Frontend {
             dialog_requests_per_s: 20,
             unproved_answers_per_s: 500,
             overload: self.setup.overload,
+            emergency: Arc::default(),
             sieved: Arc::default(),
             tables,
             dialog_key: Arc::new(Zeroizing::new([7; 32])),

@@ -404,6 +404,8 @@ fn frontend_plan(
     config.grants_max = frontend.grants_max.unwrap_or(config.grants_max);
     config.phones = frontend.phones;
     config.overload = frontend.overload;
+    config.emergency.clone_from(&frontend.emergency);
+    calls_for_help(report, &frontend.emergency.numbers, &file.services);
     config.tables = frontend.tables;
     config.audit =
         file.audit.options(&file.node.state).map(|options| audit::Options { calls: file.audit.calls, ..options });
@@ -468,6 +470,16 @@ fn ways_to_servers(report: &mut Report<'_>, config: &sluicegate_frontend::Config
             let hint = "add server_ca = FILE to tls, or pin it: certificate = \"sha256:FINGERPRINT\"";
             report.error(&["service", &index, "certificate"], what, hint);
         }
+    }
+}
+
+/// Whether emergency numbers lead anywhere.
+fn calls_for_help(report: &mut Report<'_>, numbers: &[String], services: &[Service]) {
+    let leads_nowhere = |number: &&String| services.iter().all(|service| service.answers_to(number).is_none());
+    for number in numbers.iter().filter(leads_nowhere) {
+        let what = format!("emergency number {number:?} is called at no service of this file");
+        let hint = "add it to numbers of the SIP server that takes such calls, unless that is added with `sluicegate service add`";
+        report.warn(&["frontend", "emergency"], what, hint);
     }
 }
 

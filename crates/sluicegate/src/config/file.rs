@@ -15,7 +15,7 @@ use sluicegate_api::{Enforcement, Role as Place};
 use sluicegate_frontend::{Connections, Datapath, GateSite, OverloadControl, TlsFiles};
 use sluicegate_gate::{Algorithm, Backend, Carriage, EdgePolicy, Merge, Renew, ServerConfig};
 use sluicegate_policy::{Bytes, PortRange, Rate, Rule, Service, SipPeer};
-use sluicegate_proxy::{DigestName, Phones, Tables};
+use sluicegate_proxy::{DigestName, Emergency, Phones, Tables};
 use sluicegate_store::audit::Options;
 
 /// Where keys, the store and the control socket live unless the file says otherwise.
@@ -109,6 +109,9 @@ pub(crate) struct Frontend {
     /// How more requests are met than can be served.
     #[serde(default)]
     pub(crate) overload: OverloadControl,
+    /// Which calls are let in all the same.
+    #[serde(default)]
+    pub(crate) emergency: Emergency,
     /// Sizes of each SIP thread's tables.
     #[serde(default)]
     pub(crate) tables: Tables,

@@ -17,6 +17,7 @@ mod auth;
 mod context;
 mod declared;
 mod dialog;
+mod emergency;
 mod events;
 mod exchanges;
 mod failover;
@@ -42,6 +43,7 @@ mod transactions;
 mod unproved;
 mod watch;
 
+pub use emergency::Emergency;
 pub use events::{Binding, Event, GateAnswer, Input};
 pub use keys::source_key;
 pub use ladder::Rung;
@@ -118,7 +120,7 @@ impl Shard {
             exchanges: Exchanges::new(&cx.settings, cx.keys.tables),
             legs: Legs::new(tables.legs_max),
             registrar: Registrar::new(&cx.settings),
-            shedding: Shedding::new(cx.settings.overload, &tables, cx.keys.sources)?,
+            shedding: Shedding::new(cx.settings.overload, &cx.settings.emergency, &tables, cx.keys.sources)?,
             cx,
         })
     }
@@ -313,7 +315,7 @@ impl Shard {
             Gauge::of("events", self.cx.events.len(), self.cx.events_max()),
         ];
         let own = [server, client].into_iter().chain(others).chain(self.exchanges.gauges());
-        own.chain(self.shedding.gauge()).collect()
+        own.chain(self.shedding.gauges(now)).collect()
     }
 
     /// Counts datagrams that the socket did not take.

@@ -7,7 +7,7 @@ use sluicegate_signin::ReplicaKey;
 use sluicegate_sip::{message::Transport, write::ViaLine};
 use zeroize::Zeroizing;
 
-use super::shedding::Overload;
+use super::{emergency::Emergency, shedding::Overload};
 use crate::{
     agents::AgentKeys,
     guesses::Guesses,
@@ -117,6 +117,8 @@ pub struct Settings {
     pub unproved_answers_per_s: u32,
     /// How it meets more requests than it can serve.
     pub overload: Overload,
+    /// Which calls it lets in all the same.
+    pub emergency: Arc<Emergency>,
     /// Listeners in front of which what it would refuse is refused already.
     pub sieved: Arc<[u8]>,
     /// Sizes of its tables.

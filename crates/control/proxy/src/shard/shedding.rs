@@ -15,6 +15,7 @@ use super::{
     answer::RETRY_AFTER,
     auth::Authenticator,
     context::Context,
+    emergency::{Emergency, Lane},
     exchanges::{ExchangeId, Exchanges},
     ladder::Asked,
     registrar::Registrar,
@@ -121,12 +122,18 @@ pub(super) struct Shedding {
     spent: (Duration, Duration),
     /// Whether INVITEs that ring for long are to be ended.
     age_max: Option<Duration>,
+    emergency: Lane,
 }
 
 impl Shedding {
     /// # Errors
     /// What is wrong with an engineered load.
-    pub(super) fn new(overload: Overload, tables: &Tables, key: [u8; 16]) -> Result<Self, EngineeredError> {
+    pub(super) fn new(
+        overload: Overload,
+        emergency: &Emergency,
+        tables: &Tables,
+        key: [u8; 16],
+    ) -> Result<Self, EngineeredError> {
         let control = match overload {
             Overload::Off => Control::Off(Instant::ZERO),
             Overload::Adaptive { busy, sojourn } => {
@@ -151,6 +158,7 @@ impl Shedding {
             begins: false,
             spent: (Duration::ZERO, Duration::ZERO),
             age_max: None,
+            emergency: Lane::new(emergency),
         })
     }
 
@@ -231,10 +239,10 @@ impl Shedding {
         Some(PerSource { admitted: of(adaptive.level()), heard: of(adaptive.pace()) })
     }
 
-    /// Users whose source is remembered, where that matters.
-    pub(super) fn gauge(&self) -> Option<Gauge> {
-        let Control::Adaptive(adaptive, _) = &self.control else { return None };
-        Some(adaptive.gauge())
+    /// Users whose source is remembered, and sources of calls for help, where that matters.
+    pub(super) fn gauges(&self, now: Instant) -> impl Iterator<Item = Gauge> {
+        let Control::Adaptive(adaptive, _) = &self.control else { return None.into_iter().flatten() };
+        Some([adaptive.gauge(), self.emergency.gauge(now)]).into_iter().flatten()
     }
 
     /// Whether anything is refused, so that it is to be measured when that can end.
@@ -326,6 +334,15 @@ impl Shedding {
         }
     }
 
+    /// Whether a request that was refused is let in all the same: a call for help, from where somebody has signed in.
+    fn lets_in_for_help(&mut self, cx: &Context, asked: Asked<'_>) -> bool {
+        let Control::Adaptive(adaptive, _) = &self.control else { return false };
+        let source = source_of(&self.key, asked.flow);
+        cx.settings.emergency.is_called(asked)
+            && adaptive.has_members(source)
+            && self.emergency.take(cx.now.instant, source)
+    }
+
     /// A user has proved to be where this came from.
     pub(super) fn sign_in(&mut self, flow: Flow, user: &str) {
         if let Control::Adaptive(adaptive, _) = &mut self.control {
@@ -412,6 +429,10 @@ pub(super) fn shed(
     match shedding.judge(cx, asked, is_shown) {
         Verdict::Pass => false,
         Verdict::Reject { .. } if shedding.is_by_source() && registrar.sender(cx, asked.flow).is_some() => false,
+        _ if shedding.lets_in_for_help(cx, asked) => {
+            cx.metrics.one(Count::Emergency);
+            false
+        }
         _ if !is_held(cx, asked.flow) => false,
         Verdict::Reject { status, retry_after_s } => {
             let mut digits = itoa::Buffer::new();

@@ -1,10 +1,10 @@
 //! More arrives than can be served.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use sluicegate_bounded::Gauge;
 use sluicegate_overload::{Durations, Engineered, Load, Refusing};
-use sluicegate_proxy::{Count, Kind, Outcome, Overload, Shard, Tables, load};
+use sluicegate_proxy::{Count, Emergency, Kind, Outcome, Overload, Shard, Tables, load};
 use sluicegate_sip::message::{HeaderName, Message};
 
 use crate::site::{AUDIO, Caller, PBX, PHONE, Site, header, phone, relayed, reply, set_up, status};
@@ -22,12 +22,14 @@ fn invite(caller: &str, from: &str) -> String {
 
 /// A flood from one address keeps the thread busy for six seconds.
 fn flood(site: &mut Site) -> Vec<String> {
+    flood_from(site, "192.0.2.66:5060")
+}
+
+fn flood_from(site: &mut Site, from: &str) -> Vec<String> {
     let mut answers = Vec::new();
     for _ in 0..60 {
         for _ in 0..100 {
-            answers.extend(
-                site.send("192.0.2.66:5060", invite("mallory", "192.0.2.66:5060")).into_iter().map(|(_, text)| text),
-            );
+            answers.extend(site.send(from, invite("mallory", from)).into_iter().map(|(_, text)| text));
         }
         measure(site, 1.0);
     }
@@ -85,6 +87,43 @@ fn an_address_where_two_users_signed_in_is_let_in_twice_as_often() {
     }
     let times = f64::from(of_office) * 20.0 / f64::from(of_crowd);
     assert!((1.6..=2.4).contains(&times), "{of_office} of the office, {of_crowd} of twenty others: {times} times");
+}
+
+#[test]
+fn a_call_for_help_is_let_in_from_where_somebody_signed_in_and_so_many_a_second() {
+    const STRANGER: &str = "192.0.2.66:5060";
+    let mut site = Site::adaptive(64);
+    site.emergency = Arc::new(Emergency { numbers: vec!["112".into()], calls_per_s: 5 });
+    site.start(1);
+    let mut alice = phone();
+    set_up(&mut site, &mut alice);
+    // Somebody in the same house floods, and has it refused.
+    flood_from(&mut site, PHONE);
+    flood_from(&mut site, STRANGER);
+    let mut calls = 0..;
+    let mut codes = |site: &mut Site, from: &str, number: &str, count: usize| {
+        let uri = format!("sip:{number}@example.net");
+        let mut one = || {
+            let call_id = format!("help-{}", calls.next().unwrap());
+            let invite = Caller { call_id, ..Caller::new("alice", from).calls(number) }.request("INVITE", &uri, "", "");
+            status(&site.send(from, invite)[0].1)
+        };
+        (0..count).map(|_| one()).collect::<Vec<_>>()
+    };
+    assert_eq!(codes(&mut site, PHONE, "1120", 2), [500, 500], "a number is meant whole");
+    let mut help = Caller { call_id: "help".into(), ..Caller::new("alice", PHONE).calls("112") };
+    let signed = help.signed(&mut site, "INVITE", "sip:112@example.net", "", AUDIO);
+    assert!(site.send(PHONE, signed).iter().any(|(to, _)| to.to_string() == PBX));
+    assert_eq!(
+        codes(&mut site, PHONE, "112", 7),
+        [407, 407, 407, 407, 407, 407, 500],
+        "of one source four calls at once"
+    );
+    assert_eq!(codes(&mut site, STRANGER, "112", 1), [500], "nobody signed in there");
+    site.pass(Duration::from_secs(1));
+    flood_from(&mut site, PHONE);
+    assert_eq!(codes(&mut site, PHONE, "112", 1), [407]);
+    assert_eq!(site.metrics[0].count(Count::Emergency), 9);
 }
 
 #[test]

@@ -13,8 +13,8 @@ use sluicegate_feed::{GrantDelta, Selected};
 use sluicegate_grant::{DataMode, GrantId, IssuerKey, epoch::Epoch, mac::SessionSecret};
 use sluicegate_policy::{Policy, SipPeer};
 use sluicegate_proxy::{
-    AgentKeys, DigestName, Event, Flow, GateAnswer, Guesses, Input, Ledger, Limits, Listening, Locations, Now, Outages,
-    Overload, Phones, Settings, Shard, ShardMetrics, Tables, Traces,
+    AgentKeys, DigestName, Emergency, Event, Flow, GateAnswer, Guesses, Input, Ledger, Limits, Listening, Locations,
+    Now, Outages, Overload, Phones, Settings, Shard, ShardMetrics, Tables, Traces,
 };
 use sluicegate_signin::{
     Certificate, EpochHa1, HEADER, Hello, Initiator, Proposal, ReplicaKey, SignInError, SiteKey, UserSecret, joined,
@@ -61,6 +61,7 @@ pub(crate) struct Site {
     pub(crate) traces: Arc<Traces>,
     pub(crate) unproved_answers_per_s: u32,
     pub(crate) overload: Overload,
+    pub(crate) emergency: Arc<Emergency>,
     /// For which share of the time threads are busy.
     busy: f64,
     /// Peers of the policy.
@@ -120,6 +121,7 @@ impl Site {
             traces: Arc::default(),
             unproved_answers_per_s: 100_000,
             overload: Overload::default(),
+            emergency: Arc::default(),
             busy: 0.0,
             peers: Vec::new(),
             tables,
@@ -165,6 +167,7 @@ impl Site {
             dialog_requests_per_s: 20,
             unproved_answers_per_s: self.unproved_answers_per_s,
             overload: self.overload,
+            emergency: Arc::clone(&self.emergency),
             sieved: Arc::default(),
             tables: self.tables,
             dialog_key: Arc::new(Zeroizing::new([7; 32])),

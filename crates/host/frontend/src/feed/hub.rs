@@ -43,6 +43,8 @@ const PIECE_BYTES: usize = 256 * 1024;
 const REVOKE_GRACE_S: u64 = 5;
 /// Gates that have joined have so long after a start to say what they have open. Less than a telephone repeats a request for.
 const SAY_TIME: Duration = Duration::from_secs(20);
+/// What shards, or gates, have said is heard so much at a time, beside what comes first.
+const TOGETHER_MAX: usize = 512;
 /// Time between looks at what has expired.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -132,12 +134,19 @@ impl Hub {
                 Some((shard, event)) = queues.shards.recv() => {
                     self.on_shard(shard, event);
                     // What came together is signed together.
-                    for _ in 0..512 {
+                    for _ in 0..TOGETHER_MAX {
                         let Ok((shard, event)) = queues.shards.try_recv() else { break };
                         self.on_shard(shard, event);
                     }
                 }
-                Some(event) = queues.gates.recv() => self.on_gate(event),
+                Some(event) = queues.gates.recv() => {
+                    self.on_gate(event);
+                    for _ in 0..TOGETHER_MAX {
+                        let Ok(event) = queues.gates.try_recv() else { break };
+                        self.on_gate(event);
+                    }
+                    self.publish();
+                }
                 ask = queues.asks.recv() => match ask {
                     Some(ask) => self.on_ask(ask),
                     None => return,
@@ -303,7 +312,6 @@ impl Hub {
                 }
             }
         }
-        self.publish();
     }
 
     fn welcome(

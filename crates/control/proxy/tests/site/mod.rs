@@ -5,6 +5,7 @@
 mod policy;
 mod relayed;
 
+pub(crate) use policy::secret_of;
 pub(crate) use relayed::{ANSWER, bye_of_service, of_service, phone, relayed, reply, set_up};
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
@@ -17,7 +18,7 @@ use sluicegate_proxy::{
     Now, Outages, Overload, Phones, Settings, Shard, ShardMetrics, Tables, Traces,
 };
 use sluicegate_signin::{
-    Certificate, EpochHa1, HEADER, Hello, Initiator, Proposal, ReplicaKey, SignInError, SiteKey, UserSecret, joined,
+    Certificate, EpochHa1, HEADER, Hello, Initiator, Proposal, ReplicaKey, SignInError, SiteKey, joined,
 };
 use sluicegate_sip::{
     digest::{Algorithm, Answer, Authorization, Challenge, Ha1, ha1},
@@ -356,15 +357,6 @@ pub(crate) fn agent_keys_of(replica: &ReplicaKey, epochs: &[Epoch]) -> AgentKeys
         ["alice", "bob", "carol", "dave", "registrar"].into_iter().map(ha1).collect()
     };
     AgentKeys::new(certificate.to_text(), epochs.iter().map(|epoch| (*epoch, users(*epoch))).collect())
-}
-
-/// A user's secret: not made as slowly as the real one.
-pub(crate) fn secret_of(user: &str, password: &str) -> UserSecret {
-    let mut bytes = [0_u8; 32];
-    for (at, byte) in format!("{user}:{password}").bytes().enumerate() {
-        bytes[at % 32] = bytes[at % 32].rotate_left(3) ^ byte;
-    }
-    UserSecret::from_bytes(bytes)
 }
 
 /// A client with one dialog.

@@ -35,9 +35,6 @@ use sluicegate_proxy::{AgentKeys, ConnectionId, Event, Flow, Input, Now, Shard};
 
 /// Longest sleep, so that gauges stay fresh and a stop is noticed.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
-/// A thread looks at its sockets no more often than this. To be woken costs more than most of what it is woken for, so that
-/// what comes sooner gathers, and is looked at together. Nobody notices: it is less than a way through the Internet varies by.
-const TURN_MIN: Duration = Duration::from_micros(200);
 /// Batches read from one socket before answers are sent and other work is done.
 const BATCHES_PER_TURN: usize = 4;
 /// What a thread is woken by, besides datagrams at a socket or a queue, which has its place among them.
@@ -143,13 +140,12 @@ impl Worker {
         let mut has_more = false;
         let mut woken = self.clock.now();
         while !self.stop.load(Ordering::Relaxed) {
-            let done = self.clock.now();
-            thread::sleep(TURN_MIN.saturating_sub(done.since(woken)));
             // So long nobody looked at streams and queues, at most.
-            let unread = self.clock.now().since(woken);
+            let slept = self.clock.now();
+            let unread = slept.since(woken);
             let ready = self.wait(poller, &mut events, stalled.is_some() || has_more);
             woken = self.clock.now();
-            measured.slept += woken.since(done);
+            measured.slept += woken.since(slept);
             let is_ready = |what| ready.iter().any(|event| event.data() == what);
             if is_ready(INPUTS) {
                 self.inbox.clear_wakes();

@@ -123,6 +123,20 @@ mod tests {
     }
 
     #[test]
+    fn a_thread_is_woken_once_for_all_that_came_and_again_for_what_comes_later() {
+        let (sender, mut inbox) = shard_queue().unwrap();
+        for _ in 0..2 {
+            assert!(inbox.bell.event.read().is_err(), "nothing has rung");
+            for _ in 0..3 {
+                assert!(sender.clone().send(input()));
+            }
+            assert_eq!(inbox.bell.event.read().unwrap(), 1);
+            inbox.clear_wakes();
+            assert_eq!(std::iter::from_fn(|| inbox.next()).count(), 3);
+        }
+    }
+
+    #[test]
     fn a_full_queue_refuses_and_says_so() {
         let (sender, mut inbox) = shard_queue().unwrap();
         for _ in 0..INPUTS_MAX {

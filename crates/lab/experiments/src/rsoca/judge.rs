@@ -15,7 +15,7 @@ use crate::report::{
 };
 
 /// B_en: how many times the engineered load may come in.
-const BURST: f64 = 1.7;
+pub(super) const BURST: f64 = 1.7;
 /// T_I in seconds, and B: how many times as long INVITEs may last.
 const RINGS_S: f64 = 10.0;
 const STRETCH: f64 = 2.0;
@@ -34,6 +34,8 @@ pub(super) struct Capacity {
     pub(super) call_s: f64,
     /// The same where many come: then it is woken for several at once.
     pub(super) busy_call_s: f64,
+    /// What refusing a call takes of it, in seconds.
+    pub(super) refusal_s: f64,
     /// Calls a second that it is engineered for (E_I).
     pub(super) load: f64,
 }
@@ -49,6 +51,7 @@ pub(super) fn judge(report: &mut Report, options: &RsocaOptions, capacity: Capac
     let mut judge = report.of(("capacity", "off"));
     judge.beside("200 us").note("call_us", capacity.call_s * 1e6);
     judge.note("busy_call_us", capacity.busy_call_s * 1e6);
+    judge.note("refusal_us", capacity.refusal_s * 1e6);
     judge.note("capacity_per_s", 1.0 / capacity.busy_call_s);
     judge.beside("1000/s").note("engineered_per_s", capacity.load);
     for played in all {
@@ -351,7 +354,12 @@ mod tests {
         let mut all: Vec<Played> = mode.plays().iter().copied().map(good).collect();
         all.iter_mut().for_each(change);
         let mut report = Report::default();
-        judge(&mut report, &options, Capacity { call_s: 0.002, busy_call_s: 0.001, load: LOAD }, &all);
+        judge(
+            &mut report,
+            &options,
+            Capacity { call_s: 0.002, busy_call_s: 0.001, refusal_s: 0.0001, load: LOAD },
+            &all,
+        );
         let named = |figure: &crate::report::Figure<Case>| {
             (format!("{}: {}", figure.about.case, figure.metric), figure.verdict.unwrap())
         };

@@ -7,7 +7,7 @@ use std::{
 
 use super::{
     Mode, Mutant, NAME, Picture, RsocaOptions,
-    judge::{self, Capacity},
+    judge::{self, BURST, Capacity},
     load::{Tally, Workers, forwarded, rates},
     plot,
     sample::{Sampler, Second},
@@ -26,6 +26,10 @@ use sluicegate_traffic::sipload::CallRate;
 pub(super) const CPU: (f64, f64) = (0.2, 0.4);
 /// How often what is said is listened to.
 const LISTEN: Duration = Duration::from_millis(10);
+/// In multiples of the engineered load, what comes at most (Figures 7 and 8 of the paper).
+const HEAVIEST: f64 = 10.0;
+/// Calls a second for which a target is engineered that is to refuse nearly all.
+const NEARLY_NONE: f64 = 1.0;
 /// Calls a second by which capacity is guessed first, for how long each guess is tried, and how often.
 const FIRST_GUESS: f64 = 50.0;
 const GUESS_S: u32 = 6;
@@ -33,6 +37,8 @@ const GUESSES: usize = 4;
 /// Engineered loads that are played: with fewer calls chance says more than control, and M_max of more is more calls than two
 /// peers may have (10,000 each).
 const LOAD: (f64, f64) = (50.0, 900.0);
+/// Calls a second by which costs are measured at most.
+const RATE_MAX: f64 = HEAVIEST * LOAD.1;
 /// How much later than they should callers may tell what became of their calls.
 const LATE_MAX: Duration = Duration::from_secs(10);
 
@@ -79,9 +85,10 @@ pub fn run(
     tell("measuring what the target can do");
     let capacity = stage.measure()?;
     tell(&format!(
-        "{:.0} us of its SIP thread a call, {:.0} us where many come: it is engineered for {:.0} calls/s",
+        "{:.0} us of its SIP thread a call, {:.0} us where many come, {:.0} us a refusal: it is engineered for {:.0} calls/s",
         capacity.call_s * 1e6,
         capacity.busy_call_s * 1e6,
+        capacity.refusal_s * 1e6,
         capacity.load
     ));
     let mut all = Vec::new();
@@ -131,28 +138,45 @@ impl<'a> Rig<'a> {
         Ok((target, forwarders))
     }
 
-    /// What a call takes of the target's SIP thread, and so for what it is engineered: at which rate calls take `CPU.0` of it.
-    /// A call costs more where few come at once, so the guess is tried.
+    /// What a call takes of the target's SIP thread, and so for what it is engineered: the rate at which calls take `CPU.0` of
+    /// it. A call costs more where few come at once, so the guess is tried. And not for more than it can protect: where refusing
+    /// alone takes `CPU.1` of it, everything is refused, which the paper's target with its cheap refusals never met.
     fn measure(&self) -> Result<Capacity, LabError> {
         let (target, forwarders) = self.target(OFF)?;
-        let cost_at = |load: f64, turn: usize| {
-            let rate = CallRate { per_s: load as u32, ms: GUESS_S * 1_000 };
-            let callers = self.workers().calls(Callee::Replying, vec![rate], 4, turn as u64)?;
-            let (_, seconds) = self.watch(&target, &forwarders, &callers, Duration::from_secs((GUESS_S + 4).into()))?;
-            // Calls end later than they begin: the first and the last seconds say too little.
-            let steady = seconds.iter().filter(|second| (3.0..=f64::from(GUESS_S) + 0.5).contains(&second.at_s));
-            let (busy, calls) = steady
-                .fold((0.0, 0), |(busy, calls), second| (busy + second.cpu * second.span_s, calls + second.accepted));
-            Ok::<_, LabError>(busy / calls.max(1) as f64)
-        };
+        let cost_at = |load, turn| self.cost(&target, &forwarders, load, turn, |second| second.accepted);
         let (mut load, mut call_s) = (FIRST_GUESS, 0.0);
         for turn in 0..GUESSES {
             call_s = cost_at(load, turn)?;
-            load = (CPU.0 / call_s).clamp(LOAD.0, LOAD.1).round();
+            load = CPU.0 / call_s;
         }
         // In the paper so many would take all of its time.
         let busy_call_s = cost_at(load / CPU.0, GUESSES)?.min(call_s);
-        Ok(Capacity { call_s, busy_call_s, load })
+        drop((target, forwarders));
+        let (target, forwarders) = self.target(&control(Mode::Paper, NEARLY_NONE))?;
+        let refusal_s = self.cost(&target, &forwarders, HEAVIEST * load, GUESSES + 1, |second| second.refused)?;
+        // As much as may be let in, and the rest refused, is to take half of what is between no refusals and nothing else.
+        let heaviest_s = BURST * busy_call_s + (HEAVIEST - BURST) * refusal_s;
+        let load = load.min(f64::midpoint(CPU.0, CPU.1) / heaviest_s).clamp(LOAD.0, LOAD.1).round();
+        Ok(Capacity { call_s, busy_call_s, refusal_s, load })
+    }
+
+    /// What one of these takes of the SIP thread, in seconds, where so many calls a second begin.
+    fn cost(
+        &self,
+        target: &Node,
+        forwarders: &[Process],
+        load: f64,
+        turn: usize,
+        of: fn(&Second) -> u64,
+    ) -> Result<f64, LabError> {
+        let rate = CallRate { per_s: load.clamp(1.0, RATE_MAX) as u32, ms: GUESS_S * 1_000 };
+        let callers = self.workers().calls(Callee::Replying, vec![rate], 4, turn as u64)?;
+        let (_, seconds) = self.watch(target, forwarders, &callers, Duration::from_secs((GUESS_S + 4).into()))?;
+        // Calls end later than they begin: the first and the last seconds say too little.
+        let steady = seconds.iter().filter(|second| (3.0..=f64::from(GUESS_S) + 0.5).contains(&second.at_s));
+        let (busy, count) =
+            steady.fold((0.0, 0), |(busy, count), second| (busy + second.cpu * second.span_s, count + of(second)));
+        Ok(busy / count.max(1) as f64)
     }
 
     fn play(&self, scene: Scene, by: Mode, load: f64) -> Result<Played, LabError> {

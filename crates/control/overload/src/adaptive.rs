@@ -196,10 +196,14 @@ impl Adaptive {
         let cpu = if helps { cpu } else { cpu.min(self.aims.busy) };
         let (others, others_before) = self.others;
         self.others = (Duration::ZERO, others);
+        let lost = if helps { used.lost.clamp(0.0, 1.0) } else { 0.0 };
         // Where requests wait although the thread was not busy, it did not get the time that it needed.
-        let most = if used.sojourn.max(others) > self.aims.sojourn.0 { 1.0 } else { STEPS.1 };
-        // What waits less than before is being worked off: to let in still less would leave the thread idle afterwards.
-        let waiting = if !helps || used.sojourn < self.sojourn { 1.0 } else { self.waiting(used.sojourn) };
+        let is_late = used.sojourn.max(others) > self.aims.sojourn.0 || lost > 0.0;
+        let most = if is_late { 1.0 } else { STEPS.1 };
+        // What waits less than before is being worked off: to let in still less would leave the thread idle afterwards. Where
+        // some was lost as much waits as can, and by how much less was too much does not show in how long it waits.
+        let is_worked_off = used.sojourn < self.sojourn && lost == 0.0;
+        let waiting = if !helps || is_worked_off { 1.0 } else { self.waiting(used.sojourn) * (1.0 - lost) };
         let waiting_for_others = if others < others_before { 1.0 } else { self.waiting(others) };
         self.sojourn = used.sojourn;
         let step = ((self.aims.busy / cpu).min(most) * waiting.min(waiting_for_others)).max(STEPS.0);

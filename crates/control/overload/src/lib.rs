@@ -43,6 +43,9 @@ pub struct Used {
     pub memory: u64,
     /// How long the request that waited least for its turn has waited: longer than nothing only where all of them wait.
     pub sojourn: Duration,
+    /// Share of what came that was lost because as much waited as there is room for, and would have begun something, 0 to 1:
+    /// what waits cannot wait for longer then.
+    pub lost: f64,
     /// Connections.
     pub crowd: Crowd,
 }

@@ -180,7 +180,7 @@ mod tests {
     }
 
     const fn used(cpu: f64, memory: u64) -> Used {
-        Used { cpu, begun: 1.0, memory, sojourn: Duration::ZERO, crowd: crate::Crowd::NONE }
+        Used { cpu, begun: 1.0, memory, sojourn: Duration::ZERO, lost: 0.0, crowd: crate::Crowd::NONE }
     }
 
     fn second(n: u64) -> Instant {
@@ -188,7 +188,7 @@ mod tests {
     }
 
     const IDLE: Used =
-        Used { cpu: 0.1, begun: 1.0, memory: 1_000_000, sojourn: Duration::ZERO, crowd: crate::Crowd::NONE };
+        Used { cpu: 0.1, begun: 1.0, memory: 1_000_000, sojourn: Duration::ZERO, lost: 0.0, crowd: crate::Crowd::NONE };
 
     #[test]
     fn nothing_is_refused_while_the_engineered_load_comes() {

@@ -148,6 +148,8 @@ labelled! {
         FailedOver = "failed_over",
         /// Refused because a bounded table was full.
         TableFull = "table_full",
+        /// Datagrams that were lost before they were read, since a socket had no room for them.
+        DatagramsLost = "datagrams_lost",
         /// INVITEs ended because they rang for long while memory was short.
         EndedEarly = "ended_early",
         /// INVITEs to emergency numbers that were let in although more arrived than could be served.

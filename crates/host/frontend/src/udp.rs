@@ -15,7 +15,7 @@ use nix::{
     sys::{
         socket::{
             ControlMessageOwned, MsgFlags, MultiHeaders, RecvMsg, SockaddrStorage, recvmmsg, setsockopt,
-            sockopt::{RcvBufForce, ReceiveTimestampns, UdpGsoSegment},
+            sockopt::{RcvBufForce, ReceiveTimestampns, RxqOvfl, UdpGsoSegment},
         },
         time::TimeSpec,
     },
@@ -59,6 +59,8 @@ impl Udp {
         }
         // How long what is read has waited. Without it nothing is known of that.
         let _ = setsockopt(&socket, ReceiveTimestampns, &true);
+        // And how many were lost before it, since the buffer was full.
+        let _ = setsockopt(&socket, RxqOvfl, &1);
         // Above the kernel's own limit only with CAP_NET_ADMIN; a smaller buffer is worse but works.
         if setsockopt(&socket, RcvBufForce, &RECEIVE_BUFFER_BYTES).is_err() {
             let _ = socket.set_recv_buffer_size(RECEIVE_BUFFER_BYTES);
@@ -102,16 +104,30 @@ pub(crate) struct Inbox {
     memory: Vec<u8>,
     /// Of each socket: what the kernel tells of an address and of its times is as long the next time.
     headers: Vec<MultiHeaders<SockaddrStorage>>,
+    /// Of each socket: datagrams that the kernel had no room for when the last that was read came, modulo 2^32.
+    dropped: Vec<u32>,
+    /// Those of all sockets since they were [taken](Self::take_lost).
+    lost: u32,
 }
 
 impl Inbox {
     /// For so many sockets.
     pub(crate) fn new(sockets: usize) -> Self {
-        let headers = || MultiHeaders::preallocate(BATCH, Some(cmsg_space!(TimeSpec)));
         Self {
             memory: vec![0; BATCH * DATAGRAM_BYTES_MAX],
-            headers: std::iter::repeat_with(headers).take(sockets).collect(),
+            headers: std::iter::repeat_with(Self::headers).take(sockets).collect(),
+            dropped: vec![0; sockets],
+            lost: 0,
         }
+    }
+
+    fn headers() -> MultiHeaders<SockaddrStorage> {
+        MultiHeaders::preallocate(BATCH, Some(cmsg_space!(TimeSpec, u32)))
+    }
+
+    /// Datagrams that sockets had no room for since the last time, as far as what was read tells.
+    pub(crate) const fn take_lost(&mut self) -> u32 {
+        std::mem::replace(&mut self.lost, 0)
     }
 
     /// Receives at most [`BATCH`] datagrams from a socket, always the same of this number, and hands each to `handle`, with the
@@ -121,8 +137,11 @@ impl Inbox {
         (number, udp): (usize, &Udp),
         mut handle: impl FnMut(SocketAddr, Option<Duration>, &[u8]),
     ) -> io::Result<usize> {
-        let Some(headers) = self.headers.get_mut(number) else { return Ok(0) };
+        let (Some(headers), Some(dropped)) = (self.headers.get_mut(number), self.dropped.get_mut(number)) else {
+            return Ok(0);
+        };
         let mut lengths = [(0_usize, None, None); BATCH];
+        let mut is_cut = false;
         let count = {
             let mut chunks = self.memory.chunks_exact_mut(DATAGRAM_BYTES_MAX);
             let mut slices: [_; BATCH] = array::from_fn(|_| [IoSliceMut::new(chunks.next().unwrap_or_default())]);
@@ -136,11 +155,20 @@ impl Inbox {
             let mut count = 0;
             let now = clock_gettime(ClockId::CLOCK_REALTIME).ok();
             for (slot, message) in lengths.iter_mut().zip(received) {
-                *slot = (message.bytes, message.address.as_ref().and_then(address_of), waited(now, &message));
+                let told = Told::of(&message);
+                is_cut |= told.is_none();
+                let told = told.unwrap_or_default();
+                *slot = (message.bytes, message.address.as_ref().and_then(address_of), told.waited(now));
+                self.lost = self.lost.saturating_add(told.dropped.map_or(0, |now| now.wrapping_sub(*dropped)));
+                *dropped = told.dropped.unwrap_or(*dropped);
                 count += 1;
             }
             count
         };
+        if is_cut {
+            // There was room for as much as was told the last time, and now more is, as it is from the first loss on.
+            *headers = Self::headers();
+        }
         for ((len, source, waited), chunk) in
             lengths.iter().take(count).zip(self.memory.chunks_exact(DATAGRAM_BYTES_MAX))
         {
@@ -152,16 +180,35 @@ impl Inbox {
     }
 }
 
-/// How long a datagram has waited since the kernel took it. Both times are of the wall clock: one that is set in between makes
-/// a wait of what was none, so that one longer than [`WAIT_MAX`] is not believed.
-fn waited(now: Option<TimeSpec>, message: &RecvMsg<'_, '_, SockaddrStorage>) -> Option<Duration> {
-    let came = message.cmsgs().ok()?.find_map(|control| match control {
-        ControlMessageOwned::ScmTimestampns(at) => Some(at),
-        _ => None,
-    })?;
-    // One from before it came is longer than anything.
-    let waited = Duration::from(now? - came);
-    (waited <= WAIT_MAX).then_some(waited)
+/// What the kernel tells of a datagram.
+#[derive(Debug, Default)]
+struct Told {
+    came: Option<TimeSpec>,
+    /// Datagrams that its socket had no room for until then, if there were any.
+    dropped: Option<u32>,
+}
+
+impl Told {
+    /// `None` if there was no room for it.
+    fn of(message: &RecvMsg<'_, '_, SockaddrStorage>) -> Option<Self> {
+        let mut told = Self::default();
+        for control in message.cmsgs().ok()? {
+            match control {
+                ControlMessageOwned::ScmTimestampns(at) => told.came = Some(at),
+                ControlMessageOwned::RxqOvfl(dropped) => told.dropped = Some(dropped),
+                _ => {}
+            }
+        }
+        Some(told)
+    }
+
+    /// How long it has waited since the kernel took it. Both times are of the wall clock: one that is set in between makes a wait
+    /// of what was none, so that one longer than [`WAIT_MAX`] is not believed.
+    fn waited(&self, now: Option<TimeSpec>) -> Option<Duration> {
+        // One from before it came is longer than anything.
+        let waited = Duration::from(now? - self.came?);
+        (waited <= WAIT_MAX).then_some(waited)
+    }
 }
 
 fn address_of(storage: &SockaddrStorage) -> Option<SocketAddr> {
@@ -195,5 +242,29 @@ mod tests {
                 assert_eq!(inbox.receive((number, socket), |_, _, _| unreachable!()).unwrap(), 0);
             }
         }
+    }
+    #[test]
+    fn datagrams_that_found_no_room_are_told_of_once_when_a_later_one_is_read() {
+        let socket = Udp::bind("127.0.0.1:0".parse().unwrap(), false).unwrap();
+        let peer = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let send = |count: usize| {
+            for _ in 0..count {
+                peer.send_to(&[0; 1_024], socket.local_addr().unwrap()).unwrap();
+            }
+        };
+        let mut inbox = Inbox::new(1);
+        let read = |inbox: &mut Inbox| {
+            std::iter::from_fn(|| inbox.receive((0, &socket), |_, _, _| {}).ok().filter(|count| *count > 0))
+                .sum::<usize>()
+        };
+        let sent = 2 * RECEIVE_BUFFER_BYTES / 1_024;
+        send(sent);
+        let got = read(&mut inbox);
+        assert!(got < sent && inbox.take_lost() == 0, "{got}");
+        for _ in 0..2 {
+            send(BATCH);
+            assert_eq!(read(&mut inbox), BATCH);
+        }
+        assert_eq!((inbox.take_lost() as usize, inbox.take_lost()), (sent - got, 0));
     }
 }

@@ -163,7 +163,7 @@ impl Worker {
             if self.shard.poll_timeout().is_some_and(|due| due <= now.instant) {
                 self.shard.on_time(now);
             }
-            self.measure(&mut measured, now);
+            self.measure(&mut measured, &mut memory, now);
             // First of all: who has proved itself is not cut off in this turn.
             self.pass_events(&mut stalled);
             has_more = self.flush(&mut outbox);
@@ -186,7 +186,7 @@ impl Worker {
     }
 
     /// Tells the shard how busy its thread was since it was told last.
-    fn measure(&mut self, measured: &mut Measured, now: Now) {
+    fn measure(&mut self, measured: &mut Measured, memory: &mut Inbox, now: Now) {
         if self.shard.measure_due() > now.instant {
             return;
         }
@@ -197,6 +197,7 @@ impl Worker {
         if let Some(streams) = &self.streams {
             self.shard.crowd(streams.crowd(busy));
         }
+        self.shard.lose(memory.take_lost());
         self.shard.measure(now, share(cpu.saturating_sub(before.cpu)));
         self.ports.sieve(self.shard.sieves());
     }

@@ -236,7 +236,7 @@ impl Server {
         let memory = (self.open.len() as f64 * self.engineered.transaction_bytes) as u64;
         self.controller.measure(
             Instant::from_millis(self.now),
-            Used { cpu, begun: 1.0, memory, sojourn: Duration::ZERO, crowd: Crowd::NONE },
+            Used { cpu, begun: 1.0, memory, sojourn: Duration::ZERO, lost: 0.0, crowd: Crowd::NONE },
         );
         self.tally.accepted.push(self.taken);
         self.tally.cpu.push(cpu);

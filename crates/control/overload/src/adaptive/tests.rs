@@ -55,6 +55,7 @@ fn play_signed_in(rates: &[u64], served: f64, users: &[u64], is_sieved: bool) ->
             begun: 1.0,
             memory: 0,
             sojourn: Duration::from_secs_f64(waits),
+            lost: 0.0,
             crowd: Crowd::NONE,
         };
         server.measure(Instant::from_millis(tick * 100), used);
@@ -143,7 +144,7 @@ fn play_connections(rates: &[u64], is_sieved: bool) -> (Vec<u32>, usize, u32) {
             strangers: 0.0,
             busy: work.min(1.0),
         };
-        let used = Used { cpu: work.min(1.0), begun: 1.0, memory: 0, sojourn: Duration::ZERO, crowd };
+        let used = Used { cpu: work.min(1.0), begun: 1.0, memory: 0, sojourn: Duration::ZERO, lost: 0.0, crowd };
         server.measure(Instant::from_millis(tick * 100), used);
     }
     (taken, longest, refused)
@@ -179,7 +180,7 @@ fn strangers_who_only_stand_have_nobody_refused_while_there_is_time_for_all() {
             assert!(server.connects(u64::MAX, hash(source), None));
         }
         let crowd = Crowd { strangers: 1.0, busy: 0.2, ..Crowd::NONE };
-        let used = Used { cpu: 0.2, begun: 1.0, memory: 0, sojourn: Duration::ZERO, crowd };
+        let used = Used { cpu: 0.2, begun: 1.0, memory: 0, sojourn: Duration::ZERO, lost: 0.0, crowd };
         server.measure(Instant::from_millis(tick * 100), used);
     }
 }
@@ -196,7 +197,7 @@ fn a_burst_of_connections_that_a_server_gets_through_is_refused_nothing() {
         }
         let busy = f64::from(taken) / 500.0;
         let crowd = Crowd { waiting: waiting as u32, is_full: false, strangers: 0.0, busy };
-        let used = Used { cpu: busy, begun: 1.0, memory: 0, sojourn: Duration::ZERO, crowd };
+        let used = Used { cpu: busy, begun: 1.0, memory: 0, sojourn: Duration::ZERO, lost: 0.0, crowd };
         server.measure(Instant::from_millis(tick * 100), used);
     }
     assert_eq!(waiting, 0);
@@ -233,8 +234,14 @@ fn where_refusing_all_takes_too_long_those_who_send_most_are_not_heard() {
         heard += u32::from(honest && tick > 20);
         waits = (waits + work - 0.1).clamp(0.0, 0.4);
         slow += u32::from(waits > 0.1 && tick > 20);
-        let used =
-            Used { cpu: 1.0, begun: 1.0, memory: 0, sojourn: Duration::from_secs_f64(waits), crowd: Crowd::NONE };
+        let used = Used {
+            cpu: 1.0,
+            begun: 1.0,
+            memory: 0,
+            sojourn: Duration::from_secs_f64(waits),
+            lost: 0.0,
+            crowd: Crowd::NONE,
+        };
         server.measure(Instant::from_millis(tick * 100), used);
     }
     assert!(
@@ -242,7 +249,7 @@ fn where_refusing_all_takes_too_long_those_who_send_most_are_not_heard() {
         "one that sends ten a second was heard {heard} times of 80; {slow} intervals too slow"
     );
     for tick in 101..=140 {
-        let used = Used { cpu: 0.1, begun: 1.0, memory: 0, sojourn: Duration::ZERO, crowd: Crowd::NONE };
+        let used = Used { cpu: 0.1, begun: 1.0, memory: 0, sojourn: Duration::ZERO, lost: 0.0, crowd: Crowd::NONE };
         server.measure(Instant::from_millis(tick * 100), used);
     }
     assert!((0..1_000).all(|_| server.hears(&mut draw, hash(1))), "it is over when it is over");
@@ -268,6 +275,7 @@ fn a_call_id_that_passes_passes_no_more_often_than_others() {
             begun: 1.0,
             memory: 0,
             sojourn: Duration::ZERO,
+            lost: 0.0,
             crowd: Crowd::NONE,
         };
         server.measure(Instant::from_millis(tick * 100), used);
@@ -276,6 +284,26 @@ fn a_call_id_that_passes_passes_no_more_often_than_others() {
         }
     }
     assert_eq!(passed, 50 * 50, "who sends once is let in, whatever another does");
+}
+
+#[test]
+fn what_is_lost_for_lack_of_room_is_too_much_however_short_it_waits() {
+    let level_after = |lost: f64, begun: f64| {
+        let mut server = Adaptive::new(AIMS, Instant::ZERO);
+        for interval in 1..=3_u32 {
+            for draw in 0..1_000 {
+                let _ = server.arrive(draw << 54, 7, Came::Past);
+            }
+            // A little less each time, as if that were all.
+            let sojourn = Duration::from_millis(40 - u64::from(interval));
+            let used = Used { cpu: 0.8, begun, memory: 0, sojourn, lost, crowd: Crowd::NONE };
+            server.measure(Instant::from_millis(u64::from(interval) * 100), used);
+        }
+        server.level()
+    };
+    let [none, some, much] = [0.0, 0.2, 0.9].map(|lost| level_after(lost, 1.0).unwrap());
+    assert!(some < 0.7 * none && much < 0.5 * some, "{none} {some} {much}");
+    assert_eq!(level_after(0.9, 0.1), None, "where refusing saves nothing nobody is refused");
 }
 
 #[test]
@@ -291,7 +319,8 @@ fn where_refusing_saves_nothing_nobody_is_refused() {
             for draw in 0..100 {
                 let _ = server.arrive(draw << 57, 7, Came::Past);
             }
-            let used = Used { cpu: 1.0, begun, memory: 0, sojourn: Duration::from_millis(60), crowd: Crowd::NONE };
+            let used =
+                Used { cpu: 1.0, begun, memory: 0, sojourn: Duration::from_millis(60), lost: 0.0, crowd: Crowd::NONE };
             server.measure(Instant::from_millis(interval * 100), used);
         }
         assert_eq!(server.is_overloaded(), is_refused, "{begun}");
@@ -306,7 +335,7 @@ fn it_is_over_soon_when_it_is_over() {
         at += 100;
         server.measure(
             Instant::from_millis(at),
-            Used { cpu, begun: 1.0, memory: 0, sojourn: Duration::from_millis(millis), crowd: Crowd::NONE },
+            Used { cpu, begun: 1.0, memory: 0, sojourn: Duration::from_millis(millis), lost: 0.0, crowd: Crowd::NONE },
         );
     };
     for _ in 0..50 {
@@ -332,7 +361,8 @@ fn requests_that_wait_are_fewer_although_the_thread_seems_idle() {
         for draw in 0..100 {
             let _ = server.arrive(draw << 57, 7, Came::Past);
         }
-        let used = Used { cpu: 0.2, begun: 1.0, memory: 0, sojourn: Duration::from_millis(60), crowd: Crowd::NONE };
+        let used =
+            Used { cpu: 0.2, begun: 1.0, memory: 0, sojourn: Duration::from_millis(60), lost: 0.0, crowd: Crowd::NONE };
         server.measure(Instant::from_millis(interval * 100), used);
     }
     assert!(matches!(server.arrive(u64::MAX / 100, 7, Came::Past), Verdict::Reject { .. }));
@@ -352,7 +382,7 @@ fn what_others_are_too_slow_for_is_not_let_in_although_the_thread_is_idle() {
         // They do forty in an interval.
         waits = (waits + (f64::from(asked) - 40.0) / 400.0).max(0.0);
         server.wait_for_others(Duration::from_secs_f64(waits));
-        let used = Used { cpu: 0.2, begun: 0.1, memory: 0, sojourn: Duration::ZERO, crowd: Crowd::NONE };
+        let used = Used { cpu: 0.2, begun: 0.1, memory: 0, sojourn: Duration::ZERO, lost: 0.0, crowd: Crowd::NONE };
         server.measure(Instant::from_millis(interval * 100), used);
     }
     assert!((3_200..=4_200).contains(&passed) && waits < 0.2, "{passed} of 4000, {waits}");
@@ -361,7 +391,7 @@ fn what_others_are_too_slow_for_is_not_let_in_although_the_thread_is_idle() {
 #[test]
 fn memory_alone_refuses_by_chance_and_then_all() {
     let mut server = Adaptive::new(AIMS, Instant::ZERO);
-    let used = |memory| Used { cpu: 0.1, begun: 1.0, memory, sojourn: Duration::ZERO, crowd: Crowd::NONE };
+    let used = |memory| Used { cpu: 0.1, begun: 1.0, memory, sojourn: Duration::ZERO, lost: 0.0, crowd: Crowd::NONE };
     server.measure(Instant::from_millis(100), used(1_500_000));
     let half = u64::MAX / 2;
     assert_eq!(server.arrive(half - (1 << 40), 1, Came::Past), Verdict::Pass);

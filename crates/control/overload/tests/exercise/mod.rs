@@ -105,6 +105,7 @@ fn used(input: &mut Input<'_>) -> Used {
         begun: input.amount(0.5),
         memory: input.whole() >> (input.byte() % 64),
         sojourn: input.duration(),
+        lost: input.amount(0.5),
         crowd: Crowd {
             waiting: input.whole() as u32 >> (input.byte() % 32),
             is_full: input.byte().is_multiple_of(4),
@@ -114,7 +115,7 @@ fn used(input: &mut Input<'_>) -> Used {
     }
 }
 
-const IDLE: Used = Used { cpu: 0.01, begun: 1.0, memory: 0, sojourn: Duration::ZERO, crowd: Crowd::NONE };
+const IDLE: Used = Used { cpu: 0.01, begun: 1.0, memory: 0, sojourn: Duration::ZERO, lost: 0.0, crowd: Crowd::NONE };
 
 /// Builds a controller, and has requests and measurements come in any order.
 pub(crate) fn step(bytes: &[u8]) {

@@ -187,6 +187,12 @@ impl Shard {
         self.shedding.due()
     }
 
+    /// So many datagrams were lost, since a socket had no room for them, before [`Self::measure`].
+    pub fn lose(&mut self, datagrams: u32) {
+        self.cx.metrics.add(Count::DatagramsLost, datagrams.into());
+        self.shedding.lose(datagrams);
+    }
+
     /// How it is with connections, before [`Self::measure`].
     pub const fn crowd(&mut self, crowd: Crowd) {
         self.shedding.crowd(crowd);

@@ -113,6 +113,10 @@ pub(super) struct Shedding {
     /// How long what is handled now has waited, and the shortest of datagrams, of streams and of frames since the last measurement.
     waited: Duration,
     shortest: [Option<Duration>; 3],
+    /// Datagrams since the last measurement that were lost, since the socket had no room for them.
+    lost: u32,
+    /// What was handled since, and of it what began something.
+    handled: (u32, u32),
     /// Connections at the end of the interval.
     crowd: Crowd,
     /// Whether what is handled now is what a new connection brings.
@@ -153,6 +157,8 @@ impl Shedding {
             opened: 0,
             waited: Duration::ZERO,
             shortest: [None; 3],
+            lost: 0,
+            handled: (0, 0),
             crowd: Crowd::NONE,
             is_first: false,
             begins: false,
@@ -173,6 +179,8 @@ impl Shedding {
 
     /// What was handled last took so long.
     pub(super) fn spend(&mut self, took: Duration) {
+        self.handled.0 += 1;
+        self.handled.1 += u32::from(self.begins);
         let begun = if std::mem::take(&mut self.begins) { took } else { Duration::ZERO };
         self.spent = (self.spent.0 + begun, self.spent.1 + took);
     }
@@ -191,6 +199,11 @@ impl Shedding {
         }
     }
 
+    /// So many datagrams were lost since a socket had no room for them.
+    pub(super) const fn lose(&mut self, datagrams: u32) {
+        self.lost = self.lost.saturating_add(datagrams);
+    }
+
     /// How it is with connections.
     pub(super) const fn crowd(&mut self, crowd: Crowd) {
         self.crowd = crowd;
@@ -207,11 +220,19 @@ impl Shedding {
     ) -> Measured {
         let beyond = gates.take(asked);
         let sojourn = std::mem::take(&mut self.shortest).into_iter().flatten().max().unwrap_or_default();
+        let (lost, handled) = (std::mem::take(&mut self.lost), std::mem::take(&mut self.handled));
+        let lost = lost_of(lost, handled);
         let (begun, all) = std::mem::take(&mut self.spent);
         // Where nothing is known of it, nothing is excused with it.
         let begun = if all.is_zero() { 1.0 } else { begun.as_secs_f64() / all.as_secs_f64() };
-        let used =
-            |bytes: f64| Used { cpu, begun, memory: (setting_up as f64 * bytes) as u64, sojourn, crowd: self.crowd };
+        let used = |bytes: f64| Used {
+            cpu,
+            begun,
+            memory: (setting_up as f64 * bytes) as u64,
+            sojourn,
+            lost,
+            crowd: self.crowd,
+        };
         self.age_max = match &mut self.control {
             Control::Off(measured_at) => {
                 *measured_at = now;
@@ -353,6 +374,16 @@ impl Shedding {
     pub(super) const fn age_max(&self) -> Option<Duration> {
         self.age_max
     }
+}
+
+/// Share of what came that was lost and would have begun something, if it was like what was handled. A flood of what ends something
+/// is not to have calls refused, which would make no room.
+fn lost_of(lost: u32, (handled, began): (u32, u32)) -> f64 {
+    if lost == 0 || handled == 0 {
+        return 0.0;
+    }
+    let (lost, handled) = (f64::from(lost), f64::from(handled));
+    lost / (lost + handled) * f64::from(began) / handled
 }
 
 /// Whose request it is: of an IPv6 /64 all addresses are one host's to take.

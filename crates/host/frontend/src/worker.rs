@@ -198,7 +198,7 @@ impl Worker {
             self.shard.crowd(streams.crowd(busy));
         }
         self.shard.lose(memory.take_lost());
-        self.shard.measure(now, share(cpu.saturating_sub(before.cpu)));
+        self.shard.measure(now, share(cpu.saturating_sub(before.cpu)), busy);
         self.ports.sieve(self.shard.sieves());
     }
 

@@ -209,12 +209,12 @@ impl Shedding {
         self.crowd = crowd;
     }
 
-    /// Ends an interval in which the thread was busy for this share. So many calls were opened since the start, and so many are
-    /// being set up. What was measured, and what follows from it.
+    /// Ends an interval in which the thread ran for this share, and had something to do for that. So many calls were opened since
+    /// the start, and so many are being set up. What was measured, and what follows from it.
     pub(super) fn measure(
         &mut self,
         now: Instant,
-        cpu: f64,
+        (cpu, busy): (f64, f64),
         (opened, setting_up): (u64, usize),
         (gates, asked): (&mut GateWaits, Option<Duration>),
     ) -> Measured {
@@ -225,7 +225,7 @@ impl Shedding {
         let (begun, all) = std::mem::take(&mut self.spent);
         // Where nothing is known of it, nothing is excused with it.
         let begun = if all.is_zero() { 1.0 } else { begun.as_secs_f64() / all.as_secs_f64() };
-        let used = |bytes: f64| Used {
+        let used = |cpu: f64, bytes: f64| Used {
             cpu,
             begun,
             memory: (setting_up as f64 * bytes) as u64,
@@ -239,13 +239,14 @@ impl Shedding {
                 None
             }
             Control::Adaptive(adaptive, _) => {
+                // A thread that shares its processor has no time left although it did not run all the time.
                 adaptive.wait_for_others(beyond);
-                adaptive.measure(now, used(TRANSACTION_BYTES));
+                adaptive.measure(now, used(busy, TRANSACTION_BYTES));
                 adaptive.is_memory_short().then_some(RINGS_MAX)
             }
             Control::Rsoca(rsoca) => {
                 rsoca.succeed(opened.saturating_sub(self.opened));
-                rsoca.measure(now, used(rsoca.transaction_bytes()));
+                rsoca.measure(now, used(cpu, rsoca.transaction_bytes()));
                 rsoca.age_max(Class::Invite)
             }
         };

@@ -240,7 +240,7 @@ impl Site {
     pub(crate) fn measure(&mut self, cpu: f64) -> Sent {
         let now = self.now();
         self.busy = cpu;
-        self.shards[0].measure(now, cpu);
+        self.shards[0].measure(now, cpu, cpu);
         self.drain(0)
     }
 

@@ -225,13 +225,13 @@ impl Shedding {
         let (begun, all) = std::mem::take(&mut self.spent);
         // Where nothing is known of it, nothing is excused with it.
         let begun = if all.is_zero() { 1.0 } else { begun.as_secs_f64() / all.as_secs_f64() };
-        let used = |cpu: f64, bytes: f64| Used {
+        let used = |bytes: f64| Used {
             cpu,
             begun,
             memory: (setting_up as f64 * bytes) as u64,
             sojourn,
             lost,
-            crowd: self.crowd,
+            crowd: Crowd { busy, ..self.crowd },
         };
         self.age_max = match &mut self.control {
             Control::Off(measured_at) => {
@@ -239,14 +239,13 @@ impl Shedding {
                 None
             }
             Control::Adaptive(adaptive, _) => {
-                // A thread that shares its processor has no time left although it did not run all the time.
                 adaptive.wait_for_others(beyond);
-                adaptive.measure(now, used(busy, TRANSACTION_BYTES));
+                adaptive.measure(now, used(TRANSACTION_BYTES));
                 adaptive.is_memory_short().then_some(RINGS_MAX)
             }
             Control::Rsoca(rsoca) => {
                 rsoca.succeed(opened.saturating_sub(self.opened));
-                rsoca.measure(now, used(cpu, rsoca.transaction_bytes()));
+                rsoca.measure(now, used(rsoca.transaction_bytes()));
                 rsoca.age_max(Class::Invite)
             }
         };

@@ -317,7 +317,8 @@ fn who_shares_its_processor_and_has_no_time_left_lets_a_little_more_in_at_a_time
             }
             // It runs for less than it may.
             let crowd = Crowd { busy, ..Crowd::NONE };
-            let used = Used { cpu: 0.8, begun: 1.0, memory: 0, sojourn: Duration::from_millis(waits), lost: 0.0, crowd };
+            let used =
+                Used { cpu: 0.8, begun: 1.0, memory: 0, sojourn: Duration::from_millis(waits), lost: 0.0, crowd };
             server.measure(Instant::from_millis((interval as u64 + 1) * 100), used);
             level[interval] = server.level().unwrap();
         }

@@ -198,9 +198,10 @@ impl Adaptive {
         let cpu = if helps { cpu } else { cpu.min(self.aims.busy) };
         let (others, others_before) = self.others;
         self.others = (Duration::ZERO, others);
-        let lost = if helps { used.lost.clamp(0.0, 1.0) } else { 0.0 };
+        // Bursts that fill the room for a moment leave a thread that is not behind: to let in less would leave it idle.
+        let lost = if helps && used.sojourn > self.aims.sojourn.0 { used.lost.clamp(0.0, 1.0) } else { 0.0 };
         // Where requests wait although the thread was not busy, it did not get the time that it needed.
-        let is_late = used.sojourn.max(others) > self.aims.sojourn.0 || lost > 0.0;
+        let is_late = used.sojourn.max(others) > self.aims.sojourn.0;
         let is_saturated = used.crowd.busy > self.aims.busy;
         let most = match (is_late, is_saturated) {
             (true, _) => 1.0,

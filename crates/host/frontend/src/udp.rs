@@ -243,6 +243,7 @@ mod tests {
             }
         }
     }
+
     #[test]
     fn datagrams_that_found_no_room_are_told_of_once_when_a_later_one_is_read() {
         let socket = Udp::bind("127.0.0.1:0".parse().unwrap(), false).unwrap();

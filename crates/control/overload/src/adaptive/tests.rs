@@ -288,22 +288,23 @@ fn a_call_id_that_passes_passes_no_more_often_than_others() {
 
 #[test]
 fn what_is_lost_for_lack_of_room_is_too_much_however_short_it_waits() {
-    let level_after = |lost: f64, begun: f64| {
+    let level_after = |lost: f64, begun: f64, waits: u64| {
         let mut server = Adaptive::new(AIMS, Instant::ZERO);
         for interval in 1..=3_u32 {
             for draw in 0..1_000 {
                 let _ = server.arrive(draw << 54, 7, Came::Past);
             }
             // A little less each time, as if that were all.
-            let sojourn = Duration::from_millis(40 - u64::from(interval));
+            let sojourn = Duration::from_millis(waits.saturating_sub(interval.into()));
             let used = Used { cpu: 0.8, begun, memory: 0, sojourn, lost, crowd: Crowd::NONE };
             server.measure(Instant::from_millis(u64::from(interval) * 100), used);
         }
         server.level()
     };
-    let [none, some, much] = [0.0, 0.2, 0.9].map(|lost| level_after(lost, 1.0).unwrap());
+    let [none, some, much] = [0.0, 0.2, 0.9].map(|lost| level_after(lost, 1.0, 40).unwrap());
     assert!(some < 0.7 * none && much < 0.5 * some, "{none} {some} {much}");
-    assert_eq!(level_after(0.9, 0.1), None, "where refusing saves nothing nobody is refused");
+    assert_eq!(level_after(0.9, 0.1, 40), None, "where refusing saves nothing nobody is refused");
+    assert_eq!(level_after(0.9, 1.0, 0), None, "nor for bursts, while the thread is not behind");
 }
 
 #[test]

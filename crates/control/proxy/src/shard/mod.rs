@@ -198,15 +198,14 @@ impl Shard {
         self.shedding.crowd(crowd);
     }
 
-    /// Since the last time the shard's thread ran for this share of the time, and had something to do for that, whether there was a
-    /// processor for it or not.
-    pub fn measure(&mut self, now: Now, cpu: f64, busy: f64) {
+    /// Since the last time the shard's thread was busy for this share of the time.
+    pub fn measure(&mut self, now: Now, cpu: f64) {
         self.cx.now = now;
         let opened = self.cx.metrics.count(Count::CallsOpened);
         let asked = self.exchanges.longest_at_gate(now.instant);
         let measured = self.shedding.measure(
             now.instant,
-            (cpu, busy),
+            cpu,
             (opened, self.exchanges.pending.len()),
             (&mut self.cx.gates, asked),
         );

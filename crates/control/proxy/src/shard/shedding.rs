@@ -209,12 +209,12 @@ impl Shedding {
         self.crowd = crowd;
     }
 
-    /// Ends an interval in which the thread ran for this share, and had something to do for that. So many calls were opened since
-    /// the start, and so many are being set up. What was measured, and what follows from it.
+    /// Ends an interval in which the thread was busy for this share. So many calls were opened since the start, and so many are
+    /// being set up. What was measured, and what follows from it.
     pub(super) fn measure(
         &mut self,
         now: Instant,
-        (cpu, busy): (f64, f64),
+        cpu: f64,
         (opened, setting_up): (u64, usize),
         (gates, asked): (&mut GateWaits, Option<Duration>),
     ) -> Measured {
@@ -231,7 +231,7 @@ impl Shedding {
             memory: (setting_up as f64 * bytes) as u64,
             sojourn,
             lost,
-            crowd: Crowd { busy, ..self.crowd },
+            crowd: self.crowd,
         };
         self.age_max = match &mut self.control {
             Control::Off(measured_at) => {

@@ -13,8 +13,6 @@ use crate::{
 
 /// Most and least by which what a source may have is changed in an interval.
 const STEPS: (f64, f64) = (0.5, 2.0);
-/// Most where the thread had something to do all the time, whether it ran or not: the next thing that grows is how long requests wait.
-const GENTLE: f64 = 1.05;
 /// How many times its level a source may have by its luck: twice, since what was counted before counts for half.
 const LUCKY_MAX: f64 = 4.0;
 /// How much less a source may send in the next interval while all wait for too long, and how much more once nobody does.
@@ -202,12 +200,7 @@ impl Adaptive {
         let lost = if helps && used.sojourn > self.aims.sojourn.0 { used.lost.clamp(0.0, 1.0) } else { 0.0 };
         // Where requests wait although the thread was not busy, it did not get the time that it needed.
         let is_late = used.sojourn.max(others) > self.aims.sojourn.0;
-        let is_saturated = used.crowd.busy > self.aims.busy;
-        let most = match (is_late, is_saturated) {
-            (true, _) => 1.0,
-            (false, true) => GENTLE,
-            (false, false) => STEPS.1,
-        };
+        let most = if is_late { 1.0 } else { STEPS.1 };
         // What waits less than before is being worked off: to let in still less would leave the thread idle afterwards. Where
         // some was lost as much waits as can, and by how much less was too much does not show in how long it waits.
         let is_worked_off = used.sojourn < self.sojourn && lost == 0.0;

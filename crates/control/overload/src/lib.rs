@@ -59,7 +59,7 @@ pub struct Crowd {
     pub is_full: bool,
     /// Share of the places for connections of strangers that are taken.
     pub strangers: f64,
-    /// Share of the time in which who takes them, and all else, had something to do, whether there was a processor for it or not.
+    /// Share of the time in which who takes them had something to do, whether there was a processor for it or not.
     pub busy: f64,
 }
 

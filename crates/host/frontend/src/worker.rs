@@ -18,7 +18,6 @@ use nix::{
 };
 use sluicegate_bounded::Gauge;
 use sluicegate_datapath::UdpQueue;
-use sluicegate_overload::Crowd;
 use sluicegate_wire::{Instant, Pace};
 use tokio::sync::mpsc::{Sender, error::TrySendError};
 
@@ -195,8 +194,9 @@ impl Worker {
         let before = std::mem::replace(measured, Measured { at: now.instant, cpu, slept: Duration::ZERO });
         let share = |of: Duration| of.as_secs_f64() / now.instant.since(before.at).as_secs_f64();
         let busy = 1.0 - share(before.slept);
-        let crowd = self.streams.as_ref().map_or(Crowd { busy, ..Crowd::NONE }, |streams| streams.crowd(busy));
-        self.shard.crowd(crowd);
+        if let Some(streams) = &self.streams {
+            self.shard.crowd(streams.crowd(busy));
+        }
         self.shard.lose(memory.take_lost());
         self.shard.measure(now, share(cpu.saturating_sub(before.cpu)));
         self.ports.sieve(self.shard.sieves());

@@ -308,28 +308,6 @@ fn what_is_lost_for_lack_of_room_is_too_much_however_short_it_waits() {
 }
 
 #[test]
-fn who_shares_its_processor_and_has_no_time_left_lets_a_little_more_in_at_a_time() {
-    let grown_by = |busy: f64| {
-        let mut server = Adaptive::new(AIMS, Instant::ZERO);
-        let mut level = [0.0; 2];
-        for (interval, waits) in [60, 0].into_iter().enumerate() {
-            for draw in 0..1_000 {
-                let _ = server.arrive(draw << 54, 7, Came::Past);
-            }
-            // It runs for less than it may.
-            let crowd = Crowd { busy, ..Crowd::NONE };
-            let used =
-                Used { cpu: 0.8, begun: 1.0, memory: 0, sojourn: Duration::from_millis(waits), lost: 0.0, crowd };
-            server.measure(Instant::from_millis((interval as u64 + 1) * 100), used);
-            level[interval] = server.level().unwrap();
-        }
-        level[1] / level[0]
-    };
-    assert!((grown_by(1.0) - 1.05).abs() < 1e-6);
-    assert!((grown_by(0.9) - AIMS.busy / 0.8).abs() < 1e-6);
-}
-
-#[test]
 fn a_server_that_is_not_busy_refuses_nobody() {
     assert_eq!(play(&[500, 10], 2_000.0), [500.0, 10.0]);
 }

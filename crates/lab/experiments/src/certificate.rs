@@ -1,4 +1,4 @@
-//! The certificate of a front end in a lab.
+//! The certificate of a SIP server in a lab.
 
 use std::{
     io,
@@ -9,7 +9,7 @@ use std::{
 use sluicegate_site::{During as _, LabError, scratch::write_private};
 use sluicegate_traffic::stream::{Connecting, Over};
 
-/// The front end's certificate, which clients are to believe, and its key.
+/// A SIP server's certificate, which clients are to believe, and its key.
 #[derive(Debug, Clone)]
 pub(crate) struct Certificate {
     certificate: PathBuf,
@@ -34,7 +34,12 @@ impl Certificate {
         format!("tls = {{ certificate = {certificate:?}, key = {key:?} }}\n")
     }
 
-    /// How to reach the front end over this.
+    /// Where it and its key are.
+    pub(crate) fn paths(&self) -> [&Path; 2] {
+        [&self.certificate, &self.key]
+    }
+
+    /// How to reach who shows it over this.
     pub(crate) fn way(&self, over: Over) -> Connecting {
         Connecting { over, certificate: (over == Over::Tls).then(|| self.certificate.clone()), own: None }
     }

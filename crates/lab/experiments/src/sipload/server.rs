@@ -140,7 +140,7 @@ impl Server {
         let process = if wanted.scheme.is_ours() {
             Running::Ours(Box::new(ours((binary, lab), wanted, certificate, password)?))
         } else {
-            Running::Peer(kamailio((binary, lab), wanted, password)?)
+            Running::Peer(kamailio((binary, lab), wanted, certificate, password)?)
         };
         let mut server = Self { process, over: wanted.over, slowed: None };
         if !wanted.cpus.is_empty() {
@@ -262,10 +262,16 @@ pub(crate) fn gate((binary, lab): (&Binary, &Lab), server: &Server) -> Result<Op
     Ok(Some(gate))
 }
 
-fn kamailio((binary, lab): (&Binary, &Lab), wanted: &Wanted, password: &str) -> Result<Process, LabError> {
+fn kamailio(
+    (binary, lab): (&Binary, &Lab),
+    wanted: &Wanted,
+    certificate: &Certificate,
+    password: &str,
+) -> Result<Process, LabError> {
     let config = binary.directory.join("kamailio.cfg");
     let callees = SocketAddr::from((CALLEES, SIP_PORT)).to_string();
     let (workers, users) = (wanted.workers.to_string(), USERS.to_string());
+    let [shown, key] = certificate.paths().map(text);
     let values = [
         ("@CALLEES@", callees.as_str()),
         ("@REALM@", REALM),
@@ -273,22 +279,23 @@ fn kamailio((binary, lab): (&Binary, &Lab), wanted: &Wanted, password: &str) -> 
         ("@USERS@", &users),
         ("@PASSWORD@", password),
         ("@LIMIT@", "1000000"),
+        ("@CERTIFICATE@", &shown),
+        ("@KEY@", &key),
     ];
     let template = include_str!("kamailio.cfg").to_owned();
     let written = values.iter().fold(template, |text, (name, value)| text.replace(name, value));
     write_private(&config, &written).during(|| format!("writing {}", config.display()))?;
     let (config, shared, own) = (text(&config), SHARED_MB.to_string(), OWN_MB.to_string());
     let udp = format!("udp:{}", address(Over::Udp));
-    let tcp = format!("tcp:{}", address(Over::Tcp));
+    let stream = format!("{}:{}", wanted.over.name(), address(wanted.over));
     // Whoever ends the first of these processes ends all of them.
     let mut words = vec!["--pid", "--fork", "--kill-child", "--mount-proc", "kamailio", "-DD", "-E", "-f", &config];
     words.extend(["-m", &shared, "-M", &own, "-l", &udp]);
     match wanted.over {
         Over::Udp => words.push("-T"),
-        Over::Tcp => words.extend(["-l", &tcp]),
-        Over::Tls => {
-            return Err(LabError::process("kamailio", "is not measured over TLS: its module is packaged apart"));
-        }
+        Over::Tcp => words.extend(["-l", &stream]),
+        // Its module is packaged apart.
+        Over::Tls => words.extend(["-l", &stream, "-A", "TLS"]),
     }
     if wanted.scheme == Scheme::KamailioTlsf {
         words.extend(["-x", "tlsf", "-X", "tlsf"]);

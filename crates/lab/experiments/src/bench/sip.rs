@@ -36,7 +36,7 @@ struct Figure {
     has_gate: bool,
 }
 
-const FIGURES: [Figure; 9] = [
+const FIGURES: [Figure; 11] = [
     Figure {
         rows: &[
             ("stateful_per_core", "calls/s"),
@@ -81,6 +81,22 @@ const FIGURES: [Figure; 9] = [
     Figure {
         rows: &[("refused_407_cpu", "us/refusal")],
         measure: |bench, scheme| bench.refused(bench.wanted(scheme, Does::Challenges)),
+        has_gate: false,
+    },
+    Figure {
+        rows: &[("refused_500_xdp_cpu", "us/refusal")],
+        measure: |bench, scheme| {
+            let wanted = bench.wanted(scheme, Does::Refuses);
+            bench.refused(Wanted { overload: REFUSE, datapath: FrontendDatapath::Xdp, ..wanted })
+        },
+        has_gate: false,
+    },
+    Figure {
+        rows: &[("refused_407_xdp_cpu", "us/refusal")],
+        measure: |bench, scheme| {
+            let wanted = bench.wanted(scheme, Does::Challenges);
+            bench.refused(Wanted { datapath: FrontendDatapath::Xdp, ..wanted })
+        },
         has_gate: false,
     },
     Figure {

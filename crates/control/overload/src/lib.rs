@@ -19,7 +19,6 @@ mod connections;
 mod door;
 mod engineered;
 mod excess;
-mod knee;
 mod members;
 mod rejection;
 mod rsoca;

@@ -7,6 +7,7 @@ use crate::{
     Thresholds, Used, Verdict, chance,
     connections::Connections,
     door::{Door, Slack, Through},
+    knee::Knee,
     members::Members,
     sources::Sources,
 };
@@ -56,8 +57,9 @@ pub enum Came {
 #[derive(Debug)]
 pub struct Adaptive {
     aims: Aims,
-    /// Requests, by what each source sent; and what of it was let in.
+    /// Requests, by what each source sent; how much of it is served as it comes; and what was let in.
     requests: Door,
+    knee: Knee,
     passed: Sources,
     connections: Connections,
     members: Members,
@@ -80,6 +82,7 @@ impl Adaptive {
         Self {
             aims,
             requests: Door::new(Slack::REQUESTS),
+            knee: Knee::new(),
             passed: Sources::new(),
             connections: Connections::new(),
             members: Members::new(),
@@ -204,11 +207,13 @@ impl Adaptive {
         // What waits less than before is being worked off: to let in still less would leave the thread idle afterwards. Where
         // some was lost as much waits as can, and by how much less was too much does not show in how long it waits.
         let is_worked_off = used.sojourn < self.sojourn && lost == 0.0;
-        let waiting = if !helps || is_worked_off { 1.0 } else { self.waiting(used.sojourn) * (1.0 - lost) };
+        let waiting = if helps { self.waiting(used.sojourn) * (1.0 - lost) } else { 1.0 };
         let waiting_for_others = if others < others_before { 1.0 } else { self.waiting(others) };
         self.sojourn = used.sojourn;
-        let step = ((self.aims.busy / cpu).min(most) * waiting.min(waiting_for_others)).max(STEPS.0);
-        self.requests.step(step, 1.0);
+        let growth = (self.aims.busy / cpu).min(most);
+        let step = self.knee.step(self.level(), growth, waiting, is_worked_off);
+        let step = if waiting_for_others < 1.0 { step.min(waiting_for_others) } else { step };
+        self.requests.step(step.max(STEPS.0), 1.0);
         self.pace = self.next_pace(used.sojourn);
         self.passed.fade();
         self.datagrams.fade();

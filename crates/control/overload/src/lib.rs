@@ -19,6 +19,7 @@ mod connections;
 mod door;
 mod engineered;
 mod excess;
+mod knee;
 mod members;
 mod rejection;
 mod rsoca;

@@ -58,6 +58,16 @@ impl Point {
     }
 }
 
+/// Goodput that ours must have at this load, in capacities, if anything is asked of it there.
+pub(super) fn needs(load: f64) -> Option<f64> {
+    match load {
+        load if load >= AT_MOST_LOAD.0 => Some(AT_MOST_LOAD.1),
+        load if load >= AT_TWICE.0 && load < 3.0 => Some(AT_TWICE.1),
+        load if load <= CALM.0 => Some(CALM.1 * load),
+        _ => None,
+    }
+}
+
 /// Adds what a server serves at most.
 pub(super) fn note_capacity(report: &mut Report, scheme: Scheme, capacity: &Capacity, ceiling: f64) {
     let Capacity { per_s, trial } = capacity;
@@ -83,13 +93,7 @@ pub(super) fn judge(report: &mut Report, scheme: Scheme, point: &Point, is_short
     let case = format!("load_{}", point.load);
     let is_disturbed = trial.taken.is_much() || point.offered() < 0.95 * point.load;
     let mut judge = report.of((&case, scheme.name())).disturbed(is_disturbed);
-    let least = match point.load {
-        load if load >= AT_MOST_LOAD.0 => Some(AT_MOST_LOAD.1),
-        load if load >= AT_TWICE.0 && load < 3.0 => Some(AT_TWICE.1),
-        load if load <= CALM.0 => Some(CALM.1 * load),
-        _ => None,
-    };
-    match least.filter(|_| scheme.is_ours()) {
+    match needs(point.load).filter(|_| scheme.is_ours()) {
         Some(least) => judge.at_least("goodput_capacities", point.goodput(), least),
         None => judge.note("goodput_capacities", point.goodput()),
     }

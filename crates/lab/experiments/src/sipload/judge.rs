@@ -97,6 +97,7 @@ pub(super) fn judge(report: &mut Report, scheme: Scheme, point: &Point, is_short
         Some(least) => judge.at_least("goodput_capacities", point.goodput(), least),
         None => judge.note("goodput_capacities", point.goodput()),
     }
+    judge.note("capacity_calls_per_s", point.capacity);
     judge.note("offered_capacities", point.offered());
     judge.note("offered_calls_per_s", sum.offered as f64 / trial.seconds);
     judge.note("goodput_calls_per_s", trial.goodput());

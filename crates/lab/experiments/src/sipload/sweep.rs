@@ -20,7 +20,8 @@ pub(super) const NAME: &str = "sip-sweep";
 /// What is offered, in capacities of the same server.
 const LOADS: [f64; 8] = [0.2, 0.5, 0.8, 1.0, 1.2, 2.0, 3.0, 5.0];
 const LOADS_SHORT: [f64; 3] = [0.5, 2.0, 5.0];
-/// How often an overload is played that something has to hold of, whole: the trial with the median goodput counts.
+/// How often an overload is played that something has to hold of, whole: the trial with the median goodput counts. What a server
+/// serves on a machine that is shared changes from minute to minute, so it is looked for again before each.
 const TRIALS: usize = 3;
 /// Load after an overload, by which it is seen whether that is over.
 pub(super) const AFTER: f64 = 0.5;
@@ -106,8 +107,8 @@ pub fn run(binary: &Binary, options: &SweepOptions, tell: &mut dyn FnMut(&str)) 
     for scheme in schemes(options) {
         let wanted = wanted(options, &rig, scheme);
         tell(&format!("{}: its capacity", scheme.name()));
-        let load = |per_s| each(options, Load::constant(per_s, times.settle, times.capacity));
-        let capacity = match capacity(|load| rig.trial(&wanted, load), load, None, tell) {
+        let server = Server { rig: &rig, wanted, options, times: &times };
+        let capacity = match server.capacity(None, tell) {
             Ok(capacity) => capacity,
             // A peer that is not there is said to be missing; ours has to be there.
             Err(error) if !scheme.is_ours() => {
@@ -117,7 +118,7 @@ pub fn run(binary: &Binary, options: &SweepOptions, tell: &mut dyn FnMut(&str)) 
             Err(error) => return Err(error),
         };
         note_capacity(&mut report, scheme, &capacity, ceiling);
-        let points = points(&rig, &wanted, &capacity, (options, &times), tell)?;
+        let points = server.points(&capacity, tell)?;
         points.iter().for_each(|point| judge(&mut report, scheme, point, options.short));
         curves.push(Curve { scheme, points });
     }
@@ -155,41 +156,56 @@ fn wanted(options: &SweepOptions, rig: &Rig, scheme: Scheme) -> Wanted {
     }
 }
 
-fn each(options: &SweepOptions, load: Load) -> Load {
-    Load { connect_each: options.transport.is_stream(), ..load }
+/// A server that is swept; each trial has a fresh one.
+struct Server<'r> {
+    rig: &'r Rig,
+    wanted: Wanted,
+    options: &'r SweepOptions,
+    times: &'r Times,
 }
 
-/// Offers each load in turn to a fresh server, and after an overload a load that it can bear.
-fn points(
-    rig: &Rig,
-    wanted: &Wanted,
-    capacity: &Capacity,
-    (options, times): (&SweepOptions, &Times),
-    tell: &mut dyn FnMut(&str),
-) -> Result<Vec<Point>, LabError> {
-    let loads = if options.short { &LOADS_SHORT[..] } else { &LOADS };
-    let mut points = Vec::new();
-    for load in loads {
-        let per_s = |share: f64| (capacity.per_s * share).max(1.0) as u32;
+impl Server<'_> {
+    fn capacity(&self, near: Option<f64>, tell: &mut dyn FnMut(&str)) -> Result<Capacity, LabError> {
+        let load = |per_s| self.each(Load::constant(per_s, self.times.settle, self.times.capacity));
+        capacity(|load| self.rig.trial(&self.wanted, load), load, near, tell)
+    }
+
+    fn each(&self, load: Load) -> Load {
+        Load { connect_each: self.options.transport.is_stream(), ..load }
+    }
+
+    /// Offers each load in turn.
+    fn points(&self, capacity: &Capacity, tell: &mut dyn FnMut(&str)) -> Result<Vec<Point>, LabError> {
+        let loads = if self.options.short { &LOADS_SHORT[..] } else { &LOADS };
+        loads.iter().map(|load| self.point(*load, capacity.per_s, tell)).collect()
+    }
+
+    fn point(&self, load: f64, capacity: f64, tell: &mut dyn FnMut(&str)) -> Result<Point, LabError> {
+        let is_judged = self.wanted.scheme.is_ours() && needs(load).is_some();
+        if self.options.short || !is_judged || load <= 1.0 {
+            return self.play(load, capacity, tell);
+        }
+        let again = |_| self.play(load, self.capacity(Some(capacity), tell)?.per_s, tell);
+        let mut played = (0..TRIALS).map(again).collect::<Result<Vec<_>, _>>()?;
+        played.sort_by(|one, other| one.goodput().total_cmp(&other.goodput()));
+        Ok(played.swap_remove(TRIALS / 2))
+    }
+
+    /// Offers a load, and after an overload one that it can bear.
+    fn play(&self, load: f64, capacity: f64, tell: &mut dyn FnMut(&str)) -> Result<Point, LabError> {
+        let times = self.times;
+        let per_s = |share: f64| (capacity * share).max(1.0) as u32;
         let under_ms = times.settle + times.overload;
-        let after_ms = if *load > 1.0 { times.after } else { 0 };
-        let rates =
-            vec![CallRate { per_s: per_s(*load), ms: under_ms }, CallRate { per_s: per_s(AFTER), ms: after_ms }];
+        let after_ms = if load > 1.0 { times.after } else { 0 };
+        let rates = vec![CallRate { per_s: per_s(load), ms: under_ms }, CallRate { per_s: per_s(AFTER), ms: after_ms }];
         let rates = rates.into_iter().filter(|rate| rate.ms > 0).collect();
         // Until the last calls are over, or would not have been in time.
         let load_of = Load { rates, drain_ms: 1_000, ..Load::constant(1, times.settle, times.overload) };
-        let trials = if needs(*load).is_some() && *load > 1.0 && !options.short { TRIALS } else { 1 };
-        let mut played = Vec::new();
-        for _ in 0..trials {
-            let trial = rig.trial(wanted, &each(options, load_of.clone()))?;
-            let point = Point { load: *load, capacity: capacity.per_s, under_ms: under_ms.into(), trial };
-            tell(&format!("  {load} x: {}", point.sentence()));
-            played.push(point);
-        }
-        played.sort_by(|one, other| one.goodput().total_cmp(&other.goodput()));
-        points.push(played.swap_remove(trials / 2));
+        let trial = self.rig.trial(&self.wanted, &self.each(load_of))?;
+        let point = Point { load, capacity, under_ms: under_ms.into(), trial };
+        tell(&format!("  {load} x: {}", point.sentence()));
+        Ok(point)
     }
-    Ok(points)
 }
 
 impl Point {

@@ -26,7 +26,7 @@ pub enum OverloadControl {
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Adapted {
-    /// Share of its time that a thread is to be busy at most.
+    /// Share of its time that a thread is to have something to do at most; at 1 only what waits has less let in.
     pub busy: f64,
     /// How long requests may wait before less is let in.
     pub sojourn_ms_min: u64,
@@ -49,7 +49,7 @@ pub enum RefuseAt {
 
 impl Default for Adapted {
     fn default() -> Self {
-        Self { busy: 0.95, sojourn_ms_min: 5, sojourn_ms_max: 100, refuse: RefuseAt::Process }
+        Self { busy: 1.0, sojourn_ms_min: 5, sojourn_ms_max: 100, refuse: RefuseAt::Process }
     }
 }
 

@@ -35,6 +35,10 @@ use sluicegate_proxy::{AgentKeys, ConnectionId, Event, Flow, Input, Now, Shard};
 
 /// Longest sleep, so that gauges stay fresh and a stop is noticed.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
+/// While more comes within this time, it is let gather for as long: to wake up for each datagram takes as long as the datagram does.
+const GATHERS: Duration = Duration::from_micros(250);
+/// While a turn of this length was worked, enough has gathered.
+const TURN_LONG: Duration = Duration::from_millis(1);
 /// Batches read from one socket before answers are sent and other work is done.
 const BATCHES_PER_TURN: usize = 4;
 /// What a thread is woken by, besides datagrams at a socket or a queue, which has its place among them.
@@ -137,14 +141,19 @@ impl Worker {
         let mut stalled: Option<Event> = None;
         let mut published = Instant::ZERO;
         let mut measured = Measured { at: Instant::ZERO, cpu: Duration::ZERO, slept: Duration::ZERO };
-        let mut has_more = false;
+        let (mut has_more, mut gathers) = (false, false);
         let mut woken = self.clock.now();
         while !self.stop.load(Ordering::Relaxed) {
-            // So long nobody looked at streams and queues, at most.
+            let is_held_up = stalled.is_some() || has_more;
             let slept = self.clock.now();
-            let unread = slept.since(woken);
-            let ready = self.wait(poller, &mut events, stalled.is_some() || has_more);
+            if gathers && !is_held_up && slept.since(woken) < TURN_LONG {
+                thread::sleep(GATHERS);
+            }
+            // So long nobody looked at streams and queues, at most.
+            let unread = self.clock.now().since(woken);
+            let ready = self.wait(poller, &mut events, is_held_up);
             woken = self.clock.now();
+            gathers = woken.since(slept) < 2 * GATHERS;
             measured.slept += woken.since(slept);
             let is_ready = |what| ready.iter().any(|event| event.data() == what);
             if is_ready(INPUTS) {
@@ -198,7 +207,7 @@ impl Worker {
             self.shard.crowd(streams.crowd(busy));
         }
         self.shard.lose(memory.take_lost());
-        self.shard.measure(now, share(cpu.saturating_sub(before.cpu)));
+        self.shard.measure(now, share(cpu.saturating_sub(before.cpu)), busy);
         self.ports.sieve(self.shard.sieves());
     }
 

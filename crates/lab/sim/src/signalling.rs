@@ -432,7 +432,7 @@ impl World {
         if self.frontend.shards[0].measure_due() <= now.instant {
             let share = self.busy as f64 / (self.now - self.measured).max(1) as f64;
             (self.busy, self.measured) = (0, self.now);
-            self.frontend.shards[0].measure(now, share.min(1.0));
+            self.frontend.shards[0].measure(now, share.min(1.0), share.min(1.0));
         }
     }
 

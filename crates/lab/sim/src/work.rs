@@ -168,7 +168,7 @@ pub(crate) fn refusals() -> Refusal {
             }
         }
         bench.now.instant = bench.now.instant + time::Duration::from_secs(1);
-        bench.frontend.shards[0].measure(bench.now, 0.3);
+        bench.frontend.shards[0].measure(bench.now, 0.3, 0.3);
         bench.frontend.on_time(bench.now);
     }
     refusal

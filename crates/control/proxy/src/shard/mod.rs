@@ -198,14 +198,15 @@ impl Shard {
         self.shedding.crowd(crowd);
     }
 
-    /// Since the last time the shard's thread was busy for this share of the time.
-    pub fn measure(&mut self, now: Now, cpu: f64) {
+    /// Since the last time the shard's thread ran for the share `cpu` of the time, and had something to do for the share `busy`,
+    /// whether there was a processor for it or not.
+    pub fn measure(&mut self, now: Now, cpu: f64, busy: f64) {
         self.cx.now = now;
         let opened = self.cx.metrics.count(Count::CallsOpened);
         let asked = self.exchanges.longest_at_gate(now.instant);
         let measured = self.shedding.measure(
             now.instant,
-            cpu,
+            (cpu, busy),
             (opened, self.exchanges.pending.len()),
             (&mut self.cx.gates, asked),
         );

@@ -209,12 +209,12 @@ impl Shedding {
         self.crowd = crowd;
     }
 
-    /// Ends an interval in which the thread was busy for this share. So many calls were opened since the start, and so many are
+    /// Ends an interval in which the thread ran for this share of the time, and had something to do for that. So many calls were opened since the start, and so many are
     /// being set up. What was measured, and what follows from it.
     pub(super) fn measure(
         &mut self,
         now: Instant,
-        cpu: f64,
+        (cpu, busy): (f64, f64),
         (opened, setting_up): (u64, usize),
         (gates, asked): (&mut GateWaits, Option<Duration>),
     ) -> Measured {
@@ -240,7 +240,8 @@ impl Shedding {
             }
             Control::Adaptive(adaptive, _) => {
                 adaptive.wait_for_others(beyond);
-                adaptive.measure(now, used(TRANSACTION_BYTES));
+                // Others have the processor for the rest.
+                adaptive.measure(now, Used { cpu: busy, ..used(TRANSACTION_BYTES) });
                 adaptive.is_memory_short().then_some(RINGS_MAX)
             }
             Control::Rsoca(rsoca) => {

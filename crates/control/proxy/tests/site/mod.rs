@@ -227,7 +227,7 @@ impl Site {
                 let now = self.now();
                 self.shards[shard].on_time(now);
                 if self.shards[shard].measure_due() <= now.instant {
-                    self.shards[shard].measure(now, self.busy);
+                    self.shards[shard].measure(now, self.busy, self.busy);
                 }
                 sent.extend(self.drain(shard));
             }
@@ -240,7 +240,7 @@ impl Site {
     pub(crate) fn measure(&mut self, cpu: f64) -> Sent {
         let now = self.now();
         self.busy = cpu;
-        self.shards[0].measure(now, cpu);
+        self.shards[0].measure(now, cpu, cpu);
         self.drain(0)
     }
 

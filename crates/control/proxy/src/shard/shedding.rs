@@ -209,8 +209,8 @@ impl Shedding {
         self.crowd = crowd;
     }
 
-    /// Ends an interval in which the thread ran for this share of the time, and had something to do for that. So many calls were opened since the start, and so many are
-    /// being set up. What was measured, and what follows from it.
+    /// Ends an interval in which the thread ran for this share of the time, and had something to do for that. So many calls were
+    /// opened since the start, and so many are being set up. What was measured, and what follows from it.
     pub(super) fn measure(
         &mut self,
         now: Instant,

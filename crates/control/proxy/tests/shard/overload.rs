@@ -37,6 +37,14 @@ fn flood_from(site: &mut Site, from: &str) -> Vec<String> {
 }
 
 #[test]
+fn a_thread_that_others_keep_from_the_processor_is_busy_all_the_same() {
+    let mut site = Site::adaptive(64);
+    site.runs = 0.25;
+    let answers = flood(&mut site);
+    assert_eq!(status(answers.last().unwrap()), 500);
+}
+
+#[test]
 fn who_floods_is_refused_while_others_are_served() {
     let mut site = Site::adaptive(64);
     let mut alice = phone();

@@ -65,6 +65,8 @@ pub(crate) struct Site {
     pub(crate) emergency: Arc<Emergency>,
     /// For which share of the time threads are busy.
     busy: f64,
+    /// Which part of that they have a processor.
+    pub(crate) runs: f64,
     /// Peers of the policy.
     peers: Vec<SipPeer>,
     tables: Tables,
@@ -124,6 +126,7 @@ impl Site {
             overload: Overload::default(),
             emergency: Arc::default(),
             busy: 0.0,
+            runs: 1.0,
             peers: Vec::new(),
             tables,
             starts: 0,
@@ -227,7 +230,7 @@ impl Site {
                 let now = self.now();
                 self.shards[shard].on_time(now);
                 if self.shards[shard].measure_due() <= now.instant {
-                    self.shards[shard].measure(now, self.busy, self.busy);
+                    self.shards[shard].measure(now, self.runs * self.busy, self.busy);
                 }
                 sent.extend(self.drain(shard));
             }
@@ -240,7 +243,7 @@ impl Site {
     pub(crate) fn measure(&mut self, cpu: f64) -> Sent {
         let now = self.now();
         self.busy = cpu;
-        self.shards[0].measure(now, cpu, cpu);
+        self.shards[0].measure(now, self.runs * cpu, cpu);
         self.drain(0)
     }
 

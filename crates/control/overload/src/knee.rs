@@ -11,7 +11,8 @@ const LAG: usize = 3;
 pub(crate) struct Knee {
     /// Level at which as much was let in as was served.
     at: f64,
-    /// Levels in the intervals before, newest first.
+    /// The same in the intervals before, newest first; the level while it is not known. Not the level since: where bursts come
+    /// again and again, that is lower each time for the burst before, and the knee would fall with it.
     past: [f64; LAG],
     /// Intervals for which it has grown beyond the knee, and for which requests have waited.
     beyond: u32,
@@ -33,11 +34,11 @@ impl Knee {
         };
         let then = self.past[LAG - 1];
         self.past.rotate_right(1);
-        self.past[0] = level;
+        self.past[0] = if self.at.is_finite() { self.at } else { level };
         if waiting < 1.0 {
             (self.late, self.beyond) = (self.late + 1, 0);
             if self.late == 1 && then.is_finite() {
-                self.at = then.min(level);
+                self.at = then.min(self.past[0]);
             }
             if self.at.is_infinite() {
                 return at_once.min(1.0);
@@ -90,5 +91,22 @@ mod tests {
         assert_eq!(knee.step(None, 1.0, 0.7, false), 0.7);
         assert_eq!(knee.step(Some(70.0), 1.19, 1.0, false), 1.19);
         assert_eq!(knee.step(Some(83.0), 1.19, 1.0, false), 1.19);
+    }
+
+    #[test]
+    fn bursts_that_come_again_and_again_do_not_have_it_fall_with_each() {
+        for calm in 1..8 {
+            let (mut knee, mut level) = (Knee::new(), 100.0);
+            for _ in 0..10 {
+                level *= knee.step(Some(level), 1.0, 1.0, false);
+            }
+            let mut least = f64::INFINITY;
+            for _ in 0..100 {
+                level *= knee.step(Some(level), 1.5, 0.6, false);
+                least = least.min(level);
+                (0..calm).for_each(|_| level *= knee.step(Some(level), 1.5, 1.0, false));
+            }
+            assert!(least >= 55.0, "{calm} intervals between them: {least}");
+        }
     }
 }

@@ -4,13 +4,13 @@ use sluicegate_site::LabError;
 
 use super::rig::{Load, Trial};
 
-/// Where the search begins, and how it goes on while all is served; and the same where the answer is nearly known.
+/// Where the search begins; how it goes up while all is served, and down until it is.
 const FIRST: f64 = 1_500.0;
 const STEP: f64 = 1.6;
 const BELOW: f64 = 1.3;
-const STEP_NEAR: f64 = 1.2;
 const MOST: f64 = 200_000.0;
-/// The answer is known to this.
+const LEAST: f64 = 10.0;
+/// The answer is known to this; where it is nearly known before, the search goes up by it.
 const EXACT: f64 = 1.07;
 /// Of the calls offered, those that have to be completed; and requests that may be sent again for each.
 const COMPLETED_MIN: f64 = 0.99;
@@ -34,8 +34,11 @@ pub(crate) fn is_served(trial: &Trial) -> bool {
         && sum.retransmissions as f64 <= REPEATED_MAX * offered
 }
 
-/// Searches with fresh servers: a rate is served if it is in one of two trials, since what disturbs a trial makes it look worse
+/// Searches with fresh servers, from `near` on where the answer is nearly known: a rate is served if it is in one of two trials, since what disturbs a trial makes it look worse
 /// and nothing makes it look better.
+///
+/// # Errors
+/// Those of a trial, and [`LabError::Process`] if the server serves nobody: nothing can be said in multiples of that.
 pub(crate) fn capacity(
     mut trial: impl FnMut(&Load) -> Result<Trial, LabError>,
     load: impl Fn(u32) -> Load,
@@ -58,14 +61,17 @@ pub(crate) fn capacity(
         }
         Ok(false)
     };
-    let (first, step) = near.map_or((FIRST, STEP), |near| (near / BELOW, STEP_NEAR));
+    let (first, step) = near.map_or((FIRST, STEP), |near| (near, EXACT));
     let (mut low, mut high) = (0.0, first);
     while high < MOST && served(high, &mut best)? {
         (low, high) = (high, high * step);
     }
-    if low == 0.0 {
-        // It serves less: looked for below.
-        low = first / 32.0;
+    while low == 0.0 {
+        let lower = high / BELOW;
+        if lower < LEAST {
+            return Err(LabError::process("server", format!("it serves no {high:.0} calls a second")));
+        }
+        if served(lower, &mut best)? { low = lower } else { high = lower }
     }
     while high / low > EXACT {
         let middle = (low * high).sqrt();
@@ -96,6 +102,15 @@ mod tests {
                 let found = capacity(|load| Ok(played(load, limit)), load, near, &mut |_| ()).unwrap().per_s;
                 assert!(found <= limit * 1.011 && found >= limit / 1.08, "{limit}, near {near:?}: {found}");
             }
+        }
+    }
+
+    #[test]
+    fn a_server_that_serves_nobody_has_no_capacity() {
+        let load = |per_s| Load::constant(per_s, 0, 1_000);
+        for near in [None, Some(1_000.0)] {
+            let found = capacity(|load| Ok(played(load, 1.0)), load, near, &mut |_| ());
+            assert!(found.unwrap_err().to_string().contains("serves no"), "near {near:?}");
         }
     }
 

@@ -72,11 +72,11 @@ pub struct SweepOptions {
 /// as much as it costs the server, and at five times a whole processor's capacity the generator's ends first.
 const STREAM_SHARE: f64 = 0.25;
 
-/// Times of a trial, in milliseconds.
+/// Times of a trial, in milliseconds. A capacity is looked for over as long as loads are then offered: on a machine that is shared
+/// a short trial finds what the server serves at the best of moments, a long one what it serves of all of them.
 struct Times {
     settle: u32,
-    capacity: u32,
-    overload: u32,
+    load: u32,
     after: u32,
 }
 
@@ -94,13 +94,13 @@ pub(super) struct Curve {
 pub fn run(binary: &Binary, options: &SweepOptions, tell: &mut dyn FnMut(&str)) -> Result<Report, LabError> {
     let rig = Rig::build(binary, options.seed, false)?;
     let times = if options.short {
-        Times { settle: 500, capacity: 1_500, overload: 3_000, after: 3_000 }
+        Times { settle: 500, load: 3_000, after: 3_000 }
     } else {
-        Times { settle: 2_000, capacity: 3_000, overload: 6_000, after: 5_000 }
+        Times { settle: 2_000, load: 6_000, after: 5_000 }
     };
     let mut report = Report::new(NAME);
     tell("the generator's own limit: callers and callees with nothing between them");
-    let direct = |per_s| Load::constant(per_s, times.settle, times.capacity);
+    let direct = |per_s| Load::constant(per_s, times.settle, times.load);
     let ceiling = capacity(|load| rig.reflected(load), direct, None, tell)?.per_s;
     report.of(("generator", "none")).note("ceiling_calls_per_s", ceiling);
     let mut curves = Vec::new();
@@ -166,7 +166,7 @@ struct Server<'r> {
 
 impl Server<'_> {
     fn capacity(&self, near: Option<f64>, tell: &mut dyn FnMut(&str)) -> Result<Capacity, LabError> {
-        let load = |per_s| self.each(Load::constant(per_s, self.times.settle, self.times.capacity));
+        let load = |per_s| self.each(Load::constant(per_s, self.times.settle, self.times.load));
         capacity(|load| self.rig.trial(&self.wanted, load), load, near, tell)
     }
 
@@ -195,12 +195,12 @@ impl Server<'_> {
     fn play(&self, load: f64, capacity: f64, tell: &mut dyn FnMut(&str)) -> Result<Point, LabError> {
         let times = self.times;
         let per_s = |share: f64| (capacity * share).max(1.0) as u32;
-        let under_ms = times.settle + times.overload;
+        let under_ms = times.settle + times.load;
         let after_ms = if load > 1.0 { times.after } else { 0 };
         let rates = vec![CallRate { per_s: per_s(load), ms: under_ms }, CallRate { per_s: per_s(AFTER), ms: after_ms }];
         let rates = rates.into_iter().filter(|rate| rate.ms > 0).collect();
         // Until the last calls are over, or would not have been in time.
-        let load_of = Load { rates, drain_ms: 1_000, ..Load::constant(1, times.settle, times.overload) };
+        let load_of = Load { rates, drain_ms: 1_000, ..Load::constant(1, times.settle, times.load) };
         let trial = self.rig.trial(&self.wanted, &self.each(load_of))?;
         let point = Point { load, capacity, under_ms: under_ms.into(), trial };
         tell(&format!("  {load} x: {}", point.sentence()));

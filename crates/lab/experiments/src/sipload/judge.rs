@@ -26,6 +26,8 @@ pub(super) struct Point {
     /// How long the load lasted, in milliseconds.
     pub(super) under_ms: u64,
     pub(super) trial: Trial,
+    /// Whether the capacity was another one afterwards.
+    pub(super) has_moved: bool,
 }
 
 impl Point {
@@ -91,7 +93,7 @@ pub(super) fn note_capacity(report: &mut Report, scheme: Scheme, capacity: &Capa
 pub(super) fn judge(report: &mut Report, scheme: Scheme, point: &Point, is_short: bool) {
     let (trial, sum) = (&point.trial, point.trial.first());
     let case = format!("load_{}", point.load);
-    let is_disturbed = trial.taken.is_much() || point.offered() < 0.95 * point.load;
+    let is_disturbed = trial.taken.is_much() || point.has_moved || point.offered() < 0.95 * point.load;
     let mut judge = report.of((&case, scheme.name())).disturbed(is_disturbed);
     match needs(point.load).filter(|_| scheme.is_ours()) {
         Some(least) => judge.at_least("goodput_capacities", point.goodput(), least),
@@ -146,7 +148,7 @@ mod tests {
         };
         let ticks = (0..).zip(after).map(tick).collect();
         let trial = Trial { windows: vec![sum], ticks, seconds: 2.0, ..Trial::default() };
-        Point { load, capacity: 1_000.0, under_ms: 2_000, trial }
+        Point { load, capacity: 1_000.0, under_ms: 2_000, trial, has_moved: false }
     }
 
     fn failed(point: &Point, scheme: Scheme) -> Vec<(String, Verdict)> {
@@ -188,5 +190,7 @@ mod tests {
         let mut disturbed = point(5.0, 0.5, &[1.0; 10]);
         disturbed.trial.taken = Taken { share: 0.3, ..Taken::default() };
         assert_eq!(failed(&disturbed, Scheme::Sluicegate), [("goodput_capacities".to_owned(), Verdict::Disturbed)]);
+        let moved = Point { has_moved: true, ..point(5.0, 0.5, &[1.0; 10]) };
+        assert_eq!(failed(&moved, Scheme::Sluicegate), [("goodput_capacities".to_owned(), Verdict::Disturbed)]);
     }
 }

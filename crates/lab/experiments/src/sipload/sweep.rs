@@ -21,8 +21,11 @@ pub(super) const NAME: &str = "sip-sweep";
 const LOADS: [f64; 8] = [0.2, 0.5, 0.8, 1.0, 1.2, 2.0, 3.0, 5.0];
 const LOADS_SHORT: [f64; 3] = [0.5, 2.0, 5.0];
 /// How often an overload is played that something has to hold of, whole: the trial with the median goodput counts. What a server
-/// serves on a machine that is shared changes from minute to minute, so it is looked for again before each.
+/// serves on a machine that is shared changes from minute to minute, so it is looked for again after each, and where that is more
+/// than so many times as much as before, or as little, the trial shows nothing: it is played again, so often at most.
 const TRIALS: usize = 3;
+const MOVED: f64 = 1.15;
+const AGAIN_MAX: usize = 2;
 /// Load after an overload, by which it is seen whether that is over.
 pub(super) const AFTER: f64 = 0.5;
 
@@ -118,7 +121,7 @@ pub fn run(binary: &Binary, options: &SweepOptions, tell: &mut dyn FnMut(&str)) 
             Err(error) => return Err(error),
         };
         note_capacity(&mut report, scheme, &capacity, ceiling);
-        let points = server.points(&capacity, tell)?;
+        let points = server.points(capacity.per_s, tell)?;
         points.iter().for_each(|point| judge(&mut report, scheme, point, options.short));
         curves.push(Curve { scheme, points });
     }
@@ -175,20 +178,30 @@ impl Server<'_> {
     }
 
     /// Offers each load in turn.
-    fn points(&self, capacity: &Capacity, tell: &mut dyn FnMut(&str)) -> Result<Vec<Point>, LabError> {
+    fn points(&self, mut capacity: f64, tell: &mut dyn FnMut(&str)) -> Result<Vec<Point>, LabError> {
         let loads = if self.options.short { &LOADS_SHORT[..] } else { &LOADS };
-        loads.iter().map(|load| self.point(*load, capacity.per_s, tell)).collect()
+        loads.iter().map(|load| self.point(*load, &mut capacity, tell)).collect()
     }
 
-    fn point(&self, load: f64, capacity: f64, tell: &mut dyn FnMut(&str)) -> Result<Point, LabError> {
+    /// Offers a load as often as it takes; `capacity` is what the server was last seen to serve.
+    fn point(&self, load: f64, capacity: &mut f64, tell: &mut dyn FnMut(&str)) -> Result<Point, LabError> {
         let is_judged = self.wanted.scheme.is_ours() && needs(load).is_some();
-        if self.options.short || !is_judged || load <= 1.0 {
-            return self.play(load, capacity, tell);
+        if self.options.short || !is_judged {
+            return self.play(load, *capacity, tell);
         }
-        let again = |_| self.play(load, self.capacity(Some(capacity), tell)?.per_s, tell);
-        let mut played = (0..TRIALS).map(again).collect::<Result<Vec<_>, _>>()?;
+        let trials = if load > 1.0 { TRIALS } else { 1 };
+        let (mut counted, mut moved) = (Vec::new(), Vec::new());
+        while counted.len() < trials && moved.len() <= AGAIN_MAX {
+            let before = *capacity;
+            let mut point = self.play(load, before, tell)?;
+            *capacity = self.capacity(Some(before), tell)?.per_s;
+            point.has_moved = (*capacity / before).max(before / *capacity) > MOVED;
+            if point.has_moved { moved.push(point) } else { counted.push(point) }
+        }
+        let mut played = if counted.is_empty() { moved } else { counted };
         played.sort_by(|one, other| one.goodput().total_cmp(&other.goodput()));
-        Ok(played.swap_remove(TRIALS / 2))
+        // Of two the lesser.
+        Ok(played.swap_remove((played.len() - 1) / 2))
     }
 
     /// Offers a load, and after an overload one that it can bear.
@@ -202,7 +215,7 @@ impl Server<'_> {
         // Until the last calls are over, or would not have been in time.
         let load_of = Load { rates, drain_ms: 1_000, ..Load::constant(1, times.settle, times.load) };
         let trial = self.rig.trial(&self.wanted, &self.each(load_of))?;
-        let point = Point { load, capacity, under_ms: under_ms.into(), trial };
+        let point = Point { load, capacity, under_ms: under_ms.into(), trial, has_moved: false };
         tell(&format!("  {load} x: {}", point.sentence()));
         Ok(point)
     }

@@ -23,7 +23,7 @@ use sluicegate_traffic::{
 use super::server::{self, PRIORITY, Server, Wanted, place_load};
 use crate::{
     certificate::Certificate,
-    family::{self, Ahead},
+    family::{self, Ahead, Awake},
 };
 
 pub(crate) const REALM: &str = "lab.example";
@@ -53,6 +53,7 @@ pub(crate) struct Rig {
     password: String,
     seed: std::cell::Cell<u64>,
     _ahead: Ahead,
+    _awake: Option<Awake>,
     /// The server's processors, and those of who loads it.
     pub(crate) cpus: [Vec<usize>; 2],
 }
@@ -138,6 +139,7 @@ impl Rig {
             password,
             seed: seed.into(),
             _ahead: Ahead::go(PRIORITY),
+            _awake: Awake::keep(),
             cpus,
         })
     }

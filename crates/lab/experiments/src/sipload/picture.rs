@@ -78,7 +78,7 @@ mod tests {
     #[test]
     fn the_picture_names_each_server_and_its_capacity() {
         let trial = Trial { seconds: 1.0, ..Trial::default() };
-        let point = |load| Point { load, capacity: 9_000.0, under_ms: 0, trial: trial.clone() };
+        let point = |load| Point { load, capacity: 9_000.0, under_ms: 0, trial: trial.clone(), has_moved: false };
         let curve = |scheme| Curve { scheme, points: vec![point(0.5), point(5.0)] };
         let svg = draw(&[curve(Scheme::Sluicegate), curve(Scheme::Kamailio)], "udp").unwrap();
         for text in ["sluicegate, 9000 calls/s", "kamailio, 9000 calls/s", "over udp"] {

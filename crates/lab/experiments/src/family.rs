@@ -110,11 +110,8 @@ impl Drop for Slowed {
     }
 }
 
-/// Where the kernel weighs sessions against each other before it looks at priorities within one.
-const SESSION: &str = "/proc/self/autogroup";
-
-/// A processor with nothing to do waits for work and is not halted, for as long as this lives: on a virtual machine to wake one up
-/// costs the one that does it so much that a server seems dearer while its peers wait for it than while they do not.
+/// A processor with nothing to do waits for work and is not halted, for as long as this lives: on a virtual machine its host
+/// halts it, and whoever sends to it pays for waking it up, so that a server seems dearer while its peers wait for it.
 #[derive(Debug)]
 pub(crate) struct Awake {
     _latency: fs::File,
@@ -129,6 +126,9 @@ impl Awake {
         Some(Self { _latency: latency })
     }
 }
+
+/// Where the kernel weighs sessions against each other before it looks at priorities within one.
+const SESSION: &str = "/proc/self/autogroup";
 
 /// This session goes before others on the machine for as long as this lives.
 #[derive(Debug)]

@@ -75,6 +75,7 @@ pub(crate) fn capacity(
         }
         if served(lower, &mut best)? { low = lower } else { high = lower }
     }
+    // One step apart is near enough, however it was rounded.
     while high / low > 1.001 * EXACT {
         let middle = (low * high).sqrt();
         if served(middle, &mut best)? { low = middle } else { high = middle }

@@ -20,7 +20,7 @@ pub(super) const BURST: f64 = 1.7;
 const RINGS_S: f64 = 10.0;
 const STRETCH: f64 = 2.0;
 /// Seconds that averages leave out at the beginning; and of those with silent callees, which fill memory first, twice as long as a
-/// call may take when memory is full (B times T_I): calls then come and go in waves of that length, and a whole number is left.
+/// call may take when memory is full (B times T_I).
 const SETTLES_S: f64 = 4.0;
 const FILLS_S: f64 = 2.0 * STRETCH * RINGS_S;
 /// Seconds of one value of a rate that has to hold throughout (RS-2).

@@ -71,6 +71,9 @@ pub(super) const SILENT_2: Scene = Scene {
     figures: ["fig-17-18", "fig-19-20"],
     ..SILENT_1
 };
+/// Under 503 all of them come in waves, each as long as a call may take and the pause that its senders were told: over few of these
+/// the mean says where the first and the last one were cut.
+const SILENT_2_WAVES: Scene = Scene { seconds: (240, 240), ..SILENT_2 };
 
 impl Mode {
     /// What is played, and how the target meets it.
@@ -90,7 +93,7 @@ impl Mode {
                 (HEAVY, Self::Unavailable),
                 (BYES_1, Self::Unavailable),
                 (RAMP, Self::Unavailable),
-                (SILENT_2, Self::Unavailable),
+                (SILENT_2_WAVES, Self::Unavailable),
             ],
             Self::Default => &[
                 (RAMP, Self::Default),

@@ -190,18 +190,11 @@ impl Server<'_> {
             return self.play(load, *capacity, tell);
         }
         let trials = if load > 1.0 { TRIALS } else { 1 };
-        let (mut counted, mut moved) = (Vec::new(), Vec::new());
-        while counted.len() < trials && moved.len() <= AGAIN_MAX {
-            let before = *capacity;
-            let mut point = self.play(load, before, tell)?;
-            *capacity = self.capacity(Some(before), tell)?.per_s;
-            point.has_moved = (*capacity / before).max(before / *capacity) > MOVED;
-            if point.has_moved { moved.push(point) } else { counted.push(point) }
-        }
-        let mut played = if counted.is_empty() { moved } else { counted };
-        played.sort_by(|one, other| one.goodput().total_cmp(&other.goodput()));
-        // Of two the lesser.
-        Ok(played.swap_remove((played.len() - 1) / 2))
+        let once = |before| {
+            let point = self.play(load, before, tell)?;
+            Ok((point, self.capacity(Some(before), tell)?.per_s))
+        };
+        median(trials, capacity, once)
     }
 
     /// Offers a load, and after an overload one that it can bear.
@@ -221,6 +214,26 @@ impl Server<'_> {
     }
 }
 
+/// The trial with the median goodput of those that counted; of two the lesser. `once` offers a load to a server of this capacity
+/// and says what that is afterwards.
+fn median(
+    trials: usize,
+    capacity: &mut f64,
+    mut once: impl FnMut(f64) -> Result<(Point, f64), LabError>,
+) -> Result<Point, LabError> {
+    let (mut counted, mut moved) = (Vec::new(), Vec::new());
+    while counted.len() < trials && moved.len() <= AGAIN_MAX {
+        let before = *capacity;
+        let (mut point, after) = once(before)?;
+        point.has_moved = (after / before).max(before / after) > MOVED;
+        *capacity = after;
+        if point.has_moved { moved.push(point) } else { counted.push(point) }
+    }
+    let mut played = if counted.is_empty() { moved } else { counted };
+    played.sort_by(|one, other| one.goodput().total_cmp(&other.goodput()));
+    Ok(played.swap_remove((played.len() - 1) / 2))
+}
+
 impl Point {
     fn sentence(&self) -> String {
         let Trial { cpu_s, seconds, .. } = &self.trial;
@@ -234,5 +247,43 @@ impl Point {
             cpu_s / seconds,
             self.trial.memory_kb[1] / 1_024,
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sluicegate_traffic::sipload::LoadSum;
+
+    use super::*;
+
+    /// Plays trials of which each completes so many calls, after which the capacity is so much: how many were played, the goodput
+    /// that counts, and whether nothing did.
+    fn played(outcomes: &[(u64, f64)]) -> (usize, f64, bool) {
+        let (mut capacity, mut plays) = (1_000.0, 0);
+        let point = median(TRIALS, &mut capacity, |before| {
+            let (completed, after) = outcomes[plays];
+            plays += 1;
+            let windows = vec![LoadSum { completed, ..LoadSum::default() }];
+            let trial = Trial { windows, seconds: 1.0, ..Trial::default() };
+            Ok((Point { load: 2.0, capacity: before, under_ms: 1_000, trial, has_moved: false }, after))
+        })
+        .unwrap();
+        (plays, point.goodput(), point.has_moved)
+    }
+
+    #[test]
+    fn the_median_of_three_counts_and_what_is_played_while_the_capacity_moves_does_not() {
+        assert_eq!(played(&[(990, 1_000.0), (700, 1_000.0), (1_100, 1_000.0)]), (3, 0.99, false));
+        // The second had a server that served less: it is played again, by what that serves.
+        assert_eq!(played(&[(990, 1_000.0), (500, 800.0), (760, 800.0), (784, 800.0)]), (4, 0.98, false));
+        // To drift by less than that is no reason.
+        assert_eq!(played(&[(950, 1_100.0), (1_100, 1_000.0), (900, 1_000.0)]), (3, 0.95, false));
+    }
+
+    #[test]
+    fn of_trials_that_never_count_three_are_played_and_nothing_is_shown() {
+        assert_eq!(played(&[(1_500, 2_000.0), (1_500, 1_000.0), (900, 2_000.0)]), (3, 0.9, true));
+        // One that counted is judged by itself.
+        assert_eq!(played(&[(600, 1_000.0), (1_500, 2_000.0), (1_500, 1_000.0), (900, 2_000.0)]), (4, 0.6, false));
     }
 }

@@ -33,7 +33,31 @@ const OPEN_S_SHORT: u32 = 4;
 struct Figure {
     rows: &'static [(&'static str, &'static str)],
     measure: fn(&mut Bench<'_>, Scheme) -> Result<Vec<f64>, LabError>,
-    has_gate: bool,
+    site: Site,
+}
+
+/// Where a figure is measured. Each has a lab of its own: the program that a gate leaves on an interface when it ends, so that its
+/// link stays closed, would keep the front end off it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Site {
+    /// The front end has its datagrams by sockets, on the gate's host.
+    Plain,
+    /// It has them as frames.
+    Frames,
+    /// The gate is on another host, and opens the media of calls.
+    Gated,
+}
+
+impl Site {
+    const ALL: [Self; 3] = [Self::Plain, Self::Frames, Self::Gated];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Plain => "plain",
+            Self::Frames => "frames",
+            Self::Gated => "gated",
+        }
+    }
 }
 
 const FIGURES: [Figure; 11] = [
@@ -46,7 +70,7 @@ const FIGURES: [Figure; 11] = [
             ("stateful_setup_p99_half", "us"),
         ],
         measure: |bench, scheme| bench.served("stateful", bench.wanted(scheme, Does::Relays)),
-        has_gate: false,
+        site: Site::Plain,
     },
     Figure {
         rows: &[
@@ -57,7 +81,7 @@ const FIGURES: [Figure; 11] = [
             ("digest_setup_p99_half", "us"),
         ],
         measure: |bench, scheme| bench.served("digest", bench.wanted(scheme, Does::AsksFirst)),
-        has_gate: false,
+        site: Site::Plain,
     },
     Figure {
         rows: &[
@@ -71,17 +95,17 @@ const FIGURES: [Figure; 11] = [
             let wanted = Wanted { grants: scheme.is_ours(), ..bench.wanted(scheme, Does::AsksFirst) };
             bench.served("grant", wanted)
         },
-        has_gate: true,
+        site: Site::Gated,
     },
     Figure {
         rows: &[("refused_500_cpu", "us/refusal")],
         measure: |bench, scheme| bench.refused(Wanted { overload: REFUSE, ..bench.wanted(scheme, Does::Refuses) }),
-        has_gate: false,
+        site: Site::Plain,
     },
     Figure {
         rows: &[("refused_407_cpu", "us/refusal")],
         measure: |bench, scheme| bench.refused(bench.wanted(scheme, Does::Challenges)),
-        has_gate: false,
+        site: Site::Plain,
     },
     Figure {
         rows: &[("refused_500_xdp_cpu", "us/refusal")],
@@ -89,7 +113,7 @@ const FIGURES: [Figure; 11] = [
             let wanted = bench.wanted(scheme, Does::Refuses);
             bench.refused(Wanted { overload: REFUSE, datapath: FrontendDatapath::Xdp, ..wanted })
         },
-        has_gate: false,
+        site: Site::Frames,
     },
     Figure {
         rows: &[("refused_407_xdp_cpu", "us/refusal")],
@@ -97,20 +121,24 @@ const FIGURES: [Figure; 11] = [
             let wanted = bench.wanted(scheme, Does::Challenges);
             bench.refused(Wanted { datapath: FrontendDatapath::Xdp, ..wanted })
         },
-        has_gate: false,
+        site: Site::Frames,
     },
     Figure {
         rows: &[("dropped_cpu", "us/message")],
         measure: |bench, scheme| bench.dropped(&bench.wanted(scheme, Does::Drops)),
-        has_gate: false,
+        site: Site::Plain,
     },
-    Figure { rows: &[("memory_per_invite", "bytes")], measure: |bench, scheme| bench.memory(scheme), has_gate: false },
+    Figure {
+        rows: &[("memory_per_invite", "bytes")],
+        measure: |bench, scheme| bench.memory(scheme),
+        site: Site::Plain,
+    },
     Figure {
         rows: &[("flooded_busy", "share"), ("flooded_completed", "calls/s"), ("flooded_setup_p99", "us")],
         measure: |bench, scheme| bench.flooded(scheme),
-        has_gate: false,
+        site: Site::Plain,
     },
-    Figure { rows: &[("open_60000_cpu", "us/call")], measure: |bench, scheme| bench.open(scheme), has_gate: false },
+    Figure { rows: &[("open_60000_cpu", "us/call")], measure: |bench, scheme| bench.open(scheme), site: Site::Plain },
 ];
 /// Measured apart: the load has no processor of its own then.
 const TWO: (&str, &str) = ("two_workers", "calls/s");
@@ -143,21 +171,22 @@ pub fn sip(
         return Err(no_row(only, &names.join(", ")));
     }
     let mut run = Run::begin("sip", busy_before()?, tell);
-    let two = [Figure { rows: &[TWO], measure: |bench, scheme| bench.two(scheme), has_gate: false }];
-    for has_gate in [false, true] {
+    let two = [Figure { rows: &[TWO], measure: |bench, scheme| bench.two(scheme), site: Site::Plain }];
+    let mut is_ceiling_told = false;
+    for site in Site::ALL {
         let figures = figures.iter().copied().chain(two.iter().filter(|_| has_two));
-        let figures: Vec<&Figure> = figures.filter(|figure| figure.has_gate == has_gate).collect();
+        let figures: Vec<&Figure> = figures.filter(|figure| figure.site == site).collect();
         if figures.is_empty() {
             continue;
         }
         // A directory of its own: the gate of one lab has nothing to say in another.
-        let directory = binary.directory.join(if has_gate { "gated" } else { "plain" });
+        let directory = binary.directory.join(site.name());
         let binary = Binary { directory, ..binary.clone() };
         std::fs::create_dir_all(&binary.directory)
             .map_err(|source| LabError::Kernel { what: "making a directory".to_owned(), source })?;
-        let rig = Rig::build(&binary, 1, has_gate)?;
+        let rig = Rig::build(&binary, 1, site == Site::Gated)?;
         let mut bench = Bench { rig, is_short: options.short, found: BTreeMap::new(), tell: say };
-        if !has_gate {
+        if site != Site::Gated && !std::mem::replace(&mut is_ceiling_told, true) {
             let load = |per_s| bench.constant(per_s);
             let most = capacity(|load| bench.rig.reflected(load), load, None, &mut |_| ())?.per_s;
             run.row("generator_ceiling", "calls/s", Median::given(most), None, None);

@@ -27,7 +27,7 @@ pub use message::{
 };
 pub use receiver::{Event, FeedError, FeedReceiver, SILENCE_MAX};
 pub use revokes::Revokes;
-pub use sender::{FeedSender, PING_INTERVAL, REVOKE_KEPT_S, SendError, SenderOptions, WINDOW_MAX};
+pub use sender::{FeedSender, OPENING_WINDOW_MAX, PING_INTERVAL, REVOKE_KEPT_S, SendError, SenderOptions, WINDOW_MAX};
 pub use token::{JoinSecret, JoinToken, JoinTokenError};
 
 pub use sluicegate_grant::EndCause;

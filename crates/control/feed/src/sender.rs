@@ -11,8 +11,10 @@ use super::{
     revokes::Revokes,
 };
 
-/// Longest time for which changes may be collected before they are signed together.
+/// Longest time for which changes are collected before they are signed together.
 pub const WINDOW_MAX: Duration = Duration::from_millis(10);
+/// The same where a grant is to be opened among them: somebody waits for the answer.
+pub const OPENING_WINDOW_MAX: Duration = Duration::from_millis(2);
 /// Time between pings.
 pub const PING_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -25,8 +27,6 @@ pub const REVOKE_KEPT_S: u64 = 86_400;
 /// The bounds of a [`FeedSender`], fixed at start.
 #[derive(Debug, Clone, Copy)]
 pub struct SenderOptions {
-    /// Time for which changes are collected before they are signed together; at most [`WINDOW_MAX`].
-    pub window: Duration,
     /// Changes that may wait for their signature.
     pub pending_max: usize,
     /// Bytes of past batches that are kept for gates that reconnect.
@@ -43,7 +43,6 @@ pub struct SenderOptions {
 impl Default for SenderOptions {
     fn default() -> Self {
         Self {
-            window: WINDOW_MAX,
             pending_max: 4_096,
             log_bytes_max: 8 * 1024 * 1024,
             revokes_max: 4_096,
@@ -78,9 +77,9 @@ pub struct FeedSender {
     options: SenderOptions,
     /// Number of the last batch.
     seq: u64,
-    /// Encoded changes that wait, and since when.
+    /// Encoded changes that wait, and until when.
     pending: VecDeque<Vec<u8>>,
-    pending_since: Instant,
+    batch_due: Option<Instant>,
     last_batch: Option<Instant>,
     next_ping: Instant,
     /// Frames of past batches, consecutive, the last being number `seq`.
@@ -98,7 +97,6 @@ impl FeedSender {
     pub fn new(key: impl Into<Arc<IssuerKey>>, boot_id: u64, name: &str, options: SenderOptions) -> Self {
         let key = key.into();
         let public = key.public();
-        let options = SenderOptions { window: options.window.min(WINDOW_MAX), ..options };
         Self {
             key,
             public,
@@ -107,7 +105,7 @@ impl FeedSender {
             options,
             seq: 0,
             pending: VecDeque::new(),
-            pending_since: Instant::ZERO,
+            batch_due: None,
             last_batch: None,
             next_ping: Instant::ZERO,
             log: VecDeque::new(),
@@ -166,9 +164,9 @@ impl FeedSender {
             return Err(SendError::Full(self.options.pending_max));
         }
         let encoded = encoded(delta)?;
-        if self.pending.is_empty() {
-            self.pending_since = now;
-        }
+        let window = if matches!(delta, Delta::Install(_)) { OPENING_WINDOW_MAX } else { WINDOW_MAX };
+        let due = self.last_batch.map_or(now, |last| (last + window).clamp(now, now + window));
+        self.batch_due = Some(self.batch_due.map_or(due, |before| before.min(due)));
         self.pending.push_back(encoded.clone());
         Ok(encoded)
     }
@@ -176,10 +174,10 @@ impl FeedSender {
     /// When to call [`Self::poll_transmit`] next.
     ///
     /// A change after a quiet time goes out at once; while changes keep coming, they wait for each other, never longer
-    /// than the window.
+    /// than [`WINDOW_MAX`], and with what is to be opened [`OPENING_WINDOW_MAX`].
     #[must_use]
     pub fn poll_timeout(&self) -> Instant {
-        match self.batch_due() {
+        match self.batch_due {
             Some(due) => due.min(self.next_ping),
             None => self.next_ping,
         }
@@ -187,7 +185,7 @@ impl FeedSender {
 
     /// The next frame for every gate, if one is due: a batch or a ping.
     pub fn poll_transmit(&mut self, now: Instant, unix: UnixTime) -> Option<Arc<[u8]>> {
-        if self.batch_due().is_some_and(|due| due <= now) {
+        if self.batch_due.is_some_and(|due| due <= now) {
             return self.batch(now);
         }
         if self.next_ping <= now {
@@ -254,20 +252,14 @@ impl FeedSender {
         ]
     }
 
-    fn batch_due(&self) -> Option<Instant> {
-        if self.pending.is_empty() {
-            return None;
-        }
-        let quiet_until = self.last_batch.map_or(Instant::ZERO, |last| last + self.options.window);
-        Some(self.pending_since.max(quiet_until).min(self.pending_since + self.options.window))
-    }
-
     fn batch(&mut self, now: Instant) -> Option<Arc<[u8]>> {
         let mut deltas = Vec::new();
         while let Some(next) = self.pending.pop_front_if(|next| deltas.len() + next.len() <= DELTAS_LEN_MAX) {
             deltas.extend(next);
         }
         self.last_batch = Some(now);
+        // What did not fit goes next.
+        self.batch_due = (!self.pending.is_empty()).then_some(now);
         let signed = self.sign(false, self.seq + 1, false, deltas);
         let frame = frame(&ToGate::Batch(signed)).ok()?;
         self.seq += 1;

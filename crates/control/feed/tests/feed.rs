@@ -4,7 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use sluicegate_feed::{
     Decoder, Delta, Event, FEED_VERSION, FeedError, FeedReceiver, FeedSender, FeedService, FromGate, GrantDelta,
-    PING_INTERVAL, Resume, SILENCE_MAX, Selected, Selector, SendError, SenderOptions, SignedDeltas, ToGate, WINDOW_MAX,
+    OPENING_WINDOW_MAX, PING_INTERVAL, Resume, SILENCE_MAX, Selected, Selector, SendError, SenderOptions, SignedDeltas,
+    ToGate, WINDOW_MAX,
 };
 use sluicegate_grant::{ANY_PORTS, DataMode, Grant, GrantId, IssuerKey, mac::SessionKeys};
 use sluicegate_wire::{Instant, UnixTime};
@@ -142,28 +143,42 @@ fn a_change_after_a_quiet_time_goes_out_at_once_and_more_wait_for_each_other() {
     let mut sender = sender(7, SenderOptions::default());
     let ms = |ms| START + Duration::from_millis(ms);
     while sender.poll_transmit(START, UNIX).is_some() {}
-    sender.push(START, UNIX, install(1)).unwrap();
+    sender.push(START, UNIX, Delta::ServiceGone("web".into())).unwrap();
     assert_eq!(sender.poll_timeout(), START);
     assert!(sender.poll_transmit(START, UNIX).is_some());
 
-    sender.push(ms(2), UNIX, install(2)).unwrap();
-    sender.push(ms(4), UNIX, install(3)).unwrap();
-    assert_eq!(sender.poll_timeout(), ms(10));
+    for after in [2, 4] {
+        sender.push(ms(after), UNIX, Delta::ServiceGone("web".into())).unwrap();
+        assert_eq!(sender.poll_timeout(), START + WINDOW_MAX);
+    }
     assert!(sender.poll_transmit(ms(9), UNIX).is_none());
     let mut receiver = receiver();
     connect(&mut sender, &mut receiver, vec![]);
-    let frame = sender.poll_transmit(ms(10), UNIX).unwrap();
-    assert_eq!(installed(&take(&mut receiver, &[frame]).unwrap()), [2, 3]);
-    assert!(sender.poll_transmit(ms(10), UNIX).is_none());
+    let frame = sender.poll_transmit(START + WINDOW_MAX, UNIX).unwrap();
+    assert_eq!(take(&mut receiver, &[frame]).unwrap().len(), 3, "two changes, and the number of the batch");
+    assert!(sender.poll_transmit(START + WINDOW_MAX, UNIX).is_none());
 }
 
 #[test]
-fn no_change_waits_longer_than_the_window() {
-    let mut sender = sender(7, SenderOptions { window: Duration::from_secs(9), ..SenderOptions::default() });
-    sender.push(START, UNIX, install(1)).unwrap();
+fn what_is_to_be_opened_waits_less_and_takes_what_waits_along() {
+    let mut sender = sender(7, SenderOptions::default());
+    let ms = |ms| START + Duration::from_millis(ms);
     while sender.poll_transmit(START, UNIX).is_some() {}
-    sender.push(START, UNIX, install(2)).unwrap();
-    assert_eq!(sender.poll_timeout(), START + WINDOW_MAX);
+    sender.push(START, UNIX, install(1)).unwrap();
+    assert!(sender.poll_transmit(START, UNIX).is_some(), "nothing was sent before");
+    let mut receiver = receiver();
+    connect(&mut sender, &mut receiver, vec![]);
+
+    sender.push(START, UNIX, Delta::ServiceGone("web".into())).unwrap();
+    sender.push(ms(1), UNIX, install(2)).unwrap();
+    sender.push(ms(1), UNIX, install(3)).unwrap();
+    assert_eq!(sender.poll_timeout(), START + OPENING_WINDOW_MAX);
+    let frame = sender.poll_transmit(START + OPENING_WINDOW_MAX, UNIX).unwrap();
+    let events = take(&mut receiver, &[frame]).unwrap();
+    assert_eq!((events.len(), installed(&events)), (4, vec![2, 3]));
+    // What comes then waits for the next batch.
+    sender.push(ms(3), UNIX, install(4)).unwrap();
+    assert_eq!(sender.poll_timeout(), START + 2 * OPENING_WINDOW_MAX);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use crate::{
     family,
     sipload::{Does, FrontendDatapath, Load, REFUSE, RefusesAt, Rig, Scheme, Trial, Wanted, capacity},
 };
-use sluicegate_site::{LabError, binary::Binary};
+use sluicegate_site::{During as _, LabError, binary::Binary};
 use sluicegate_traffic::{
     attack::SipKind,
     sipload::{CallRate, Replying},
@@ -32,32 +32,9 @@ const OPEN_S_SHORT: u32 = 4;
 /// Rows of a figure with their units, and how they are measured.
 struct Figure {
     rows: &'static [(&'static str, &'static str)],
-    measure: fn(&mut Bench<'_>, Scheme) -> Result<Vec<f64>, LabError>,
-    site: Site,
-}
-
-/// Where a figure is measured. Each has a lab of its own: the program that a gate leaves on an interface when it ends, so that its
-/// link stays closed, would keep the front end off it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Site {
-    /// The front end has its datagrams by sockets, on the gate's host.
-    Plain,
-    /// It has them as frames.
-    Frames,
-    /// The gate is on another host, and opens the media of calls.
-    Gated,
-}
-
-impl Site {
-    const ALL: [Self; 3] = [Self::Plain, Self::Frames, Self::Gated];
-
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Plain => "plain",
-            Self::Frames => "frames",
-            Self::Gated => "gated",
-        }
-    }
+    measure: fn(&mut Bench<'_>, &Rig, Scheme) -> Result<Vec<f64>, LabError>,
+    /// Whether a gate on a host of its own opens the media of our calls.
+    is_gated: bool,
 }
 
 const FIGURES: [Figure; 11] = [
@@ -69,8 +46,8 @@ const FIGURES: [Figure; 11] = [
             ("stateful_setup_p50_half", "us"),
             ("stateful_setup_p99_half", "us"),
         ],
-        measure: |bench, scheme| bench.served("stateful", bench.wanted(scheme, Does::Relays)),
-        site: Site::Plain,
+        measure: |bench, rig, scheme| bench.served(rig, "stateful", wanted(rig, scheme, Does::Relays)),
+        is_gated: false,
     },
     Figure {
         rows: &[
@@ -80,8 +57,8 @@ const FIGURES: [Figure; 11] = [
             ("digest_setup_p50_half", "us"),
             ("digest_setup_p99_half", "us"),
         ],
-        measure: |bench, scheme| bench.served("digest", bench.wanted(scheme, Does::AsksFirst)),
-        site: Site::Plain,
+        measure: |bench, rig, scheme| bench.served(rig, "digest", wanted(rig, scheme, Does::AsksFirst)),
+        is_gated: false,
     },
     Figure {
         rows: &[
@@ -91,61 +68,69 @@ const FIGURES: [Figure; 11] = [
             ("grant_setup_p50_half", "us"),
             ("grant_setup_p99_half", "us"),
         ],
-        measure: |bench, scheme| {
-            let wanted = Wanted { grants: scheme.is_ours(), ..bench.wanted(scheme, Does::AsksFirst) };
-            bench.served("grant", wanted)
+        measure: |bench, rig, scheme| {
+            let wanted = Wanted { grants: scheme.is_ours(), ..wanted(rig, scheme, Does::AsksFirst) };
+            bench.served(rig, "grant", wanted)
         },
-        site: Site::Gated,
+        is_gated: true,
     },
     Figure {
         rows: &[("refused_500_cpu", "us/refusal")],
-        measure: |bench, scheme| bench.refused(Wanted { overload: REFUSE, ..bench.wanted(scheme, Does::Refuses) }),
-        site: Site::Plain,
+        measure: |bench, rig, scheme| {
+            bench.refused(rig, Wanted { overload: REFUSE, ..wanted(rig, scheme, Does::Refuses) })
+        },
+        is_gated: false,
     },
     Figure {
         rows: &[("refused_407_cpu", "us/refusal")],
-        measure: |bench, scheme| bench.refused(bench.wanted(scheme, Does::Challenges)),
-        site: Site::Plain,
+        measure: |bench, rig, scheme| bench.refused(rig, wanted(rig, scheme, Does::Challenges)),
+        is_gated: false,
     },
     Figure {
         rows: &[("refused_500_xdp_cpu", "us/refusal")],
-        measure: |bench, scheme| {
-            let wanted = bench.wanted(scheme, Does::Refuses);
-            bench.refused(Wanted { overload: REFUSE, datapath: FrontendDatapath::Xdp, ..wanted })
+        measure: |bench, rig, scheme| {
+            let wanted = wanted(rig, scheme, Does::Refuses);
+            bench.refused(rig, Wanted { overload: REFUSE, datapath: FrontendDatapath::Xdp, ..wanted })
         },
-        site: Site::Frames,
+        is_gated: false,
     },
     Figure {
         rows: &[("refused_407_xdp_cpu", "us/refusal")],
-        measure: |bench, scheme| {
-            let wanted = bench.wanted(scheme, Does::Challenges);
-            bench.refused(Wanted { datapath: FrontendDatapath::Xdp, ..wanted })
+        measure: |bench, rig, scheme| {
+            let wanted = wanted(rig, scheme, Does::Challenges);
+            bench.refused(rig, Wanted { datapath: FrontendDatapath::Xdp, ..wanted })
         },
-        site: Site::Frames,
+        is_gated: false,
     },
     Figure {
         rows: &[("dropped_cpu", "us/message")],
-        measure: |bench, scheme| bench.dropped(&bench.wanted(scheme, Does::Drops)),
-        site: Site::Plain,
+        measure: |bench, rig, scheme| bench.dropped(rig, &wanted(rig, scheme, Does::Drops)),
+        is_gated: false,
     },
     Figure {
         rows: &[("memory_per_invite", "bytes")],
-        measure: |bench, scheme| bench.memory(scheme),
-        site: Site::Plain,
+        measure: |bench, rig, scheme| bench.memory(rig, scheme),
+        is_gated: false,
     },
     Figure {
         rows: &[("flooded_busy", "share"), ("flooded_completed", "calls/s"), ("flooded_setup_p99", "us")],
-        measure: |bench, scheme| bench.flooded(scheme),
-        site: Site::Plain,
+        measure: |bench, rig, scheme| bench.flooded(rig, scheme),
+        is_gated: false,
     },
-    Figure { rows: &[("open_60000_cpu", "us/call")], measure: |bench, scheme| bench.open(scheme), site: Site::Plain },
+    Figure {
+        rows: &[("open_60000_cpu", "us/call")],
+        measure: |bench, rig, scheme| bench.open(rig, scheme),
+        is_gated: false,
+    },
 ];
 /// Measured apart: the load has no processor of its own then.
 const TWO: (&str, &str) = ("two_workers", "calls/s");
 
 struct Bench<'t> {
-    rig: Rig,
+    binary: &'t Binary,
     is_short: bool,
+    /// Labs that were built so far.
+    labs: u32,
     /// Capacities that were found before, by figure and server.
     found: BTreeMap<(&'static str, Scheme), f64>,
     tell: &'t mut dyn FnMut(&str),
@@ -171,29 +156,16 @@ pub fn sip(
         return Err(no_row(only, &names.join(", ")));
     }
     let mut run = Run::begin("sip", busy_before()?, tell);
-    let two = [Figure { rows: &[TWO], measure: |bench, scheme| bench.two(scheme), site: Site::Plain }];
-    let mut is_ceiling_told = false;
-    for site in Site::ALL {
-        let figures = figures.iter().copied().chain(two.iter().filter(|_| has_two));
-        let figures: Vec<&Figure> = figures.filter(|figure| figure.site == site).collect();
-        if figures.is_empty() {
-            continue;
-        }
-        // A directory of its own: the gate of one lab has nothing to say in another.
-        let directory = binary.directory.join(site.name());
-        let binary = Binary { directory, ..binary.clone() };
-        std::fs::create_dir_all(&binary.directory)
-            .map_err(|source| LabError::Kernel { what: "making a directory".to_owned(), source })?;
-        let rig = Rig::build(&binary, 1, site == Site::Gated)?;
-        let mut bench = Bench { rig, is_short: options.short, found: BTreeMap::new(), tell: say };
-        if site != Site::Gated && !std::mem::replace(&mut is_ceiling_told, true) {
-            let load = |per_s| bench.constant(per_s);
-            let most = capacity(|load| bench.rig.reflected(load), load, None, &mut |_| ())?.per_s;
-            run.row("generator_ceiling", "calls/s", Median::given(most), None, None);
-        }
-        for figure in figures {
-            bench.row(figure, only, &mut run)?;
-        }
+    let two = Figure { rows: &[TWO], measure: |bench, rig, scheme| bench.two(rig, scheme), is_gated: false };
+    let mut bench = Bench { binary, is_short: options.short, labs: 0, found: BTreeMap::new(), tell: say };
+    let most = {
+        let rig = bench.lab(false)?;
+        let load = |per_s| bench.constant(per_s);
+        capacity(|load| rig.reflected(load), load, None, &mut |_| ())?.per_s
+    };
+    run.row("generator_ceiling", "calls/s", Median::given(most), None, None);
+    for figure in figures.into_iter().chain(has_two.then_some(&two)) {
+        bench.row(figure, only, &mut run)?;
     }
     Ok(run.end())
 }
@@ -206,7 +178,8 @@ impl Bench<'_> {
         for _ in 0..RUNS {
             for (scheme, values) in schemes.into_iter().zip(&mut values) {
                 (self.tell)(&format!("{}: {}", figure.rows[0].0, scheme.name()));
-                match (figure.measure)(self, scheme) {
+                let rig = self.lab(figure.is_gated && scheme.is_ours())?;
+                match (figure.measure)(self, &rig, scheme) {
                     Ok(found) => values.push(found),
                     Err(error) if scheme.is_ours() => return Err(error),
                     Err(error) => run.miss(format!("{} of {}: {error}", figure.rows[0].0, scheme.name())),
@@ -226,20 +199,13 @@ impl Bench<'_> {
         Ok(())
     }
 
-    fn wanted(&self, scheme: Scheme, does: Does) -> Wanted {
-        let cpus = self.rig.cpus[0].clone();
-        Wanted {
-            scheme,
-            does,
-            over: Over::Udp,
-            overload: "off",
-            datapath: FrontendDatapath::Socket,
-            refuses: RefusesAt::Process,
-            grants: false,
-            workers: 1,
-            cpus,
-            share: None,
-        }
+    /// A lab for one figure of one server, in a directory of its own. What a gate leaves on its interfaces when it ends, so that
+    /// its link stays closed, would keep whoever is measured next off them.
+    fn lab(&mut self, has_gate: bool) -> Result<Rig, LabError> {
+        self.labs += 1;
+        let directory = self.binary.directory.join(self.labs.to_string());
+        std::fs::create_dir_all(&directory).during(|| format!("making {}", directory.display()))?;
+        Rig::build(&Binary { directory, ..self.binary.clone() }, 1, has_gate)
     }
 
     fn constant(&self, per_s: u32) -> Load {
@@ -253,42 +219,42 @@ impl Bench<'_> {
     }
 
     /// The capacity, what a call costs there and at half of it, and how long set-ups take then.
-    fn served(&mut self, name: &'static str, wanted: Wanted) -> Result<Vec<f64>, LabError> {
+    fn served(&mut self, rig: &Rig, name: &'static str, wanted: Wanted) -> Result<Vec<f64>, LabError> {
         let (media, scheme, (settle_ms, ms)) = (wanted.grants, wanted.scheme, self.times());
         let load = |per_s| Load { media, ..Load::constant(per_s, settle_ms, ms) };
         let near = self.found.get(&(name, scheme)).copied();
-        let found = capacity(|load| self.rig.trial(&wanted, load), load, near, self.tell)?;
+        let found = capacity(|load| rig.trial(&wanted, load), load, near, self.tell)?;
         self.found.insert((name, scheme), found.per_s);
-        let half = self.rig.trial(&wanted, &load((found.per_s / 2.0) as u32))?;
+        let half = rig.trial(&wanted, &load((found.per_s / 2.0) as u32))?;
         let setup = half.first().setup_us;
         Ok(vec![found.per_s, each(&found.trial), each(&half), setup.p50 as f64, setup.p99 as f64])
     }
 
-    fn two(&mut self, scheme: Scheme) -> Result<Vec<f64>, LabError> {
-        let wanted = Wanted { workers: 2, cpus: vec![0, 1], ..self.wanted(scheme, Does::AsksFirst) };
+    fn two(&mut self, rig: &Rig, scheme: Scheme) -> Result<Vec<f64>, LabError> {
+        let wanted = Wanted { workers: 2, cpus: vec![0, 1], ..wanted(rig, scheme, Does::AsksFirst) };
         let (settle_ms, ms) = self.times();
         let load = |per_s| Load::constant(per_s, settle_ms, ms);
         let near = self.found.get(&("two", scheme)).copied();
-        let found = capacity(|load| self.rig.trial(&wanted, load), load, near, self.tell)?;
+        let found = capacity(|load| rig.trial(&wanted, load), load, near, self.tell)?;
         self.found.insert(("two", scheme), found.per_s);
         Ok(vec![found.per_s])
     }
 
     /// Processor time of a refusal: an INVITE, its answer, and the ACK to that.
-    fn refused(&mut self, wanted: Wanted) -> Result<Vec<f64>, LabError> {
+    fn refused(&mut self, rig: &Rig, wanted: Wanted) -> Result<Vec<f64>, LabError> {
         let load = Load { has_password: false, ..self.constant(REFUSED_PER_S) };
-        let trial = self.rig.trial(&wanted, &load)?;
+        let trial = rig.trial(&wanted, &load)?;
         let refused: u64 = trial.first().refused.values().sum();
         self.say(&trial);
         Ok(vec![trial.cpu_s * 1e6 / refused.max(1) as f64])
     }
 
-    fn dropped(&mut self, wanted: &Wanted) -> Result<Vec<f64>, LabError> {
-        let server = self.rig.start(wanted)?;
-        let mut flood = self.rig.flood(SipKind::Ack, BAD_PER_S)?;
+    fn dropped(&mut self, rig: &Rig, wanted: &Wanted) -> Result<Vec<f64>, LabError> {
+        let server = rig.start(wanted)?;
+        let mut flood = rig.flood(SipKind::Ack, BAD_PER_S)?;
         thread::sleep(Duration::from_millis(500));
         let time = Duration::from_millis(if self.is_short { 1_000 } else { 3_000 });
-        let received = || self.rig.lab.counters("server", "left").map(|counters| counters.rx_packets);
+        let received = || rig.lab.counters("server", "left").map(|counters| counters.rx_packets);
         let (cpu, came) = (family::cpu(server.pid())?, received()?);
         thread::sleep(time);
         let (cpu, came) = (family::cpu(server.pid())?.saturating_sub(cpu), received()?.saturating_sub(came));
@@ -297,10 +263,10 @@ impl Bench<'_> {
     }
 
     /// What a server's memory grows by for each INVITE that nobody answers.
-    fn memory(&mut self, scheme: Scheme) -> Result<Vec<f64>, LabError> {
+    fn memory(&mut self, rig: &Rig, scheme: Scheme) -> Result<Vec<f64>, LabError> {
         let ms = if self.is_short { 1_500 } else { 4_000 };
         let load = Load { manner: Replying::Silent, ..Load::constant(SILENT_PER_S, 0, ms) };
-        let trial = self.rig.trial(&self.wanted(scheme, Does::AsksFirst), &load)?;
+        let trial = rig.trial(&wanted(rig, scheme, Does::AsksFirst), &load)?;
         let [before, after] = trial.memory_kb;
         let first = trial.first();
         let open = first.challenged.max(1);
@@ -308,18 +274,18 @@ impl Bench<'_> {
     }
 
     /// Good calls among INVITEs of strangers.
-    fn flooded(&mut self, scheme: Scheme) -> Result<Vec<f64>, LabError> {
-        let wanted = Wanted { overload: "adaptive", ..self.wanted(scheme, Does::AsksFirst) };
-        let server = self.rig.start(&wanted)?;
-        let flood = self.rig.flood(SipKind::Invite, BAD_PER_S)?;
-        let trial = self.rig.load(Some(&server), Over::Udp, &self.constant(GOOD_PER_S))?;
+    fn flooded(&mut self, rig: &Rig, scheme: Scheme) -> Result<Vec<f64>, LabError> {
+        let wanted = Wanted { overload: "adaptive", ..wanted(rig, scheme, Does::AsksFirst) };
+        let server = rig.start(&wanted)?;
+        let flood = rig.flood(SipKind::Invite, BAD_PER_S)?;
+        let trial = rig.load(Some(&server), Over::Udp, &self.constant(GOOD_PER_S))?;
         drop(flood);
         self.say(&trial);
         Ok(vec![trial.cpu_s / trial.seconds, trial.goodput(), trial.first().setup_us.p99 as f64])
     }
 
     /// What a call costs while 60,000 are open; in the short form fewer.
-    fn open(&mut self, scheme: Scheme) -> Result<Vec<f64>, LabError> {
+    fn open(&mut self, rig: &Rig, scheme: Scheme) -> Result<Vec<f64>, LabError> {
         let hold_s = if self.is_short { OPEN_S_SHORT } else { OPEN_S };
         let (hold_ms, ms) = (hold_s * 1_000, 3_000);
         let load = Load {
@@ -327,7 +293,7 @@ impl Bench<'_> {
             rates: vec![CallRate { per_s: OPEN_PER_S, ms: hold_ms + ms }],
             ..Load::constant(OPEN_PER_S, hold_ms, ms)
         };
-        let trial = self.rig.trial(&self.wanted(scheme, Does::AsksFirst), &load)?;
+        let trial = rig.trial(&wanted(rig, scheme, Does::AsksFirst), &load)?;
         self.say(&trial);
         Ok(vec![each(&trial)])
     }
@@ -337,6 +303,21 @@ impl Bench<'_> {
         let refused: u64 = sum.refused.values().sum();
         let (offered, completed, again) = (sum.offered, sum.completed, sum.retransmissions);
         (self.tell)(&format!("  {offered} offered, {completed} completed, {refused} refused, {again} again"));
+    }
+}
+
+fn wanted(rig: &Rig, scheme: Scheme, does: Does) -> Wanted {
+    Wanted {
+        scheme,
+        does,
+        over: Over::Udp,
+        overload: "off",
+        datapath: FrontendDatapath::Socket,
+        refuses: RefusesAt::Process,
+        grants: false,
+        workers: 1,
+        cpus: rig.cpus[0].clone(),
+        share: None,
     }
 }
 

@@ -156,7 +156,10 @@ impl Rig {
     }
 
     fn gate(&self, wanted: &Wanted, server: &Server) -> Result<Option<Node>, LabError> {
-        if wanted.grants { server::gate((&self.binary, &self.lab), server) } else { Ok(None) }
+        let gate = if wanted.grants { server::gate((&self.binary, &self.lab), server)? } else { None };
+        // On another host, it has nothing of the server's processor.
+        gate.iter().try_for_each(|gate| place_load(&gate.process, &self.cpus[1]))?;
+        Ok(gate)
     }
 
     /// What callers reach at callees without any server between: their own limit.

@@ -1,22 +1,32 @@
 //! Revokes that are kept for gates that are away.
 
-use std::collections::{HashMap, VecDeque};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+};
 
 use sluicegate_wire::UnixTime;
 
 /// Revokes of the form `T`, oldest first: bounded in all and for each owner. Full, an owner's newest pushes out that
 /// owner's own oldest, and in all the oldest of whoever has most: nobody pushes out somebody else's by making many.
+///
+/// Nothing is looked for one by one: every call that ends is kept here, and a table that is full stays full.
 #[derive(Debug)]
 pub struct Revokes<T> {
-    kept: VecDeque<Kept<T>>,
-    of_owner: HashMap<Box<str>, usize>,
+    /// By number, which grows with each.
+    kept: BTreeMap<u64, Kept<T>>,
+    by_end: BTreeSet<(UnixTime, u64)>,
+    of_owner: HashMap<Arc<str>, BTreeSet<u64>>,
+    /// How many each owner has.
+    by_count: BTreeSet<(usize, Arc<str>)>,
+    next: u64,
     max: usize,
     per_owner_max: usize,
 }
 
 #[derive(Debug)]
 struct Kept<T> {
-    owner: Box<str>,
+    owner: Arc<str>,
     forget_at: UnixTime,
     revoke: T,
 }
@@ -25,23 +35,30 @@ impl<T> Revokes<T> {
     /// An empty table of at most `max`, of which one owner has at most `per_owner_max`.
     #[must_use]
     pub fn new(max: usize, per_owner_max: usize) -> Self {
-        Self { kept: VecDeque::new(), of_owner: HashMap::new(), max, per_owner_max }
+        let (kept, by_end, of_owner, by_count) = Default::default();
+        Self { kept, by_end, of_owner, by_count, next: 0, max, per_owner_max }
     }
 
-    /// Keeps a revoke until `forget_at`. Costs a scan of the table when a bound is met.
+    /// Keeps a revoke until `forget_at`.
     pub fn keep(&mut self, now: UnixTime, owner: &str, forget_at: UnixTime, revoke: T) {
         if self.kept.len() >= self.max {
             self.forget(now);
         }
-        if self.of_owner.get(owner).is_some_and(|count| *count >= self.per_owner_max) {
-            self.drop_oldest(owner);
+        let own = self.of_owner.get_key_value(owner);
+        let is_own_full = own.is_some_and(|(_, own)| own.len() >= self.per_owner_max);
+        let owner = own.map_or_else(|| Arc::from(owner), |(owner, _)| owner.clone());
+        if is_own_full {
+            self.drop_oldest(&owner);
         } else if self.kept.len() >= self.max
-            && let Some(most) = self.of_owner.iter().max_by_key(|(_, count)| **count).map(|(owner, _)| owner.clone())
+            && let Some((_, most)) = self.by_count.last().cloned()
         {
             self.drop_oldest(&most);
         }
-        *self.of_owner.entry(owner.into()).or_default() += 1;
-        self.kept.push_back(Kept { owner: owner.into(), forget_at, revoke });
+        let number = self.next;
+        self.next += 1;
+        self.count(&owner, |own| own.insert(number));
+        self.by_end.insert((forget_at, number));
+        self.kept.insert(number, Kept { owner, forget_at, revoke });
     }
 
     /// Those that still matter, oldest first.
@@ -52,7 +69,7 @@ impl<T> Revokes<T> {
 
     /// All that are kept, some of which may not matter any more.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
-        self.kept.iter().map(|kept| &kept.revoke)
+        self.kept.values().map(|kept| &kept.revoke)
     }
 
     /// How many are kept.
@@ -69,30 +86,35 @@ impl<T> Revokes<T> {
 
     /// Forgets those that do not matter any more.
     pub fn forget(&mut self, now: UnixTime) {
-        let of_owner = &mut self.of_owner;
-        self.kept.retain(|kept| {
-            let stays = kept.forget_at > now;
-            if !stays {
-                take_one(of_owner, &kept.owner);
-            }
-            stays
-        });
+        while let Some((_, number)) = self.by_end.first().copied().filter(|(forget_at, _)| *forget_at <= now) {
+            self.remove(number);
+        }
     }
 
     fn drop_oldest(&mut self, owner: &str) {
-        if let Some(at) = self.kept.iter().position(|kept| &*kept.owner == owner) {
-            self.kept.remove(at);
-            take_one(&mut self.of_owner, owner);
+        if let Some(oldest) = self.of_owner.get(owner).and_then(BTreeSet::first).copied() {
+            self.remove(oldest);
         }
     }
-}
 
-/// Counts one less; an owner with none is forgotten.
-fn take_one(of_owner: &mut HashMap<Box<str>, usize>, owner: &str) {
-    if let Some(count) = of_owner.get_mut(owner) {
-        *count -= 1;
-        if *count == 0 {
-            of_owner.remove(owner);
+    fn remove(&mut self, number: u64) {
+        if let Some(Kept { owner, forget_at, .. }) = self.kept.remove(&number) {
+            self.by_end.remove(&(forget_at, number));
+            self.count(&owner, |own| own.remove(&number));
+        }
+    }
+
+    /// Changes what an owner has; one with none is forgotten.
+    fn count(&mut self, owner: &Arc<str>, change: impl FnOnce(&mut BTreeSet<u64>) -> bool) {
+        let own = self.of_owner.entry(owner.clone()).or_default();
+        let before = own.len();
+        change(own);
+        let after = own.len();
+        self.by_count.remove(&(before, owner.clone()));
+        if after == 0 {
+            self.of_owner.remove(owner);
+        } else {
+            self.by_count.insert((after, owner.clone()));
         }
     }
 }
@@ -139,6 +161,47 @@ mod tests {
         revokes.keep(NOW, "alice", UnixTime(105), 2);
         assert_eq!(live(&mut revokes, UnixTime(105)), [1]);
         assert_eq!(live(&mut revokes, UnixTime(110)), [0; 0]);
-        assert!(revokes.of_owner.is_empty());
+        assert!(revokes.of_owner.is_empty() && revokes.by_end.is_empty() && revokes.by_count.is_empty());
+    }
+
+    /// As it is said of the table, one by one: owner, when it may be forgotten, number.
+    #[derive(Default)]
+    struct Naive(Vec<(u8, u64, u8)>);
+
+    impl Naive {
+        fn of(&self, owner: u8) -> usize {
+            self.0.iter().filter(|kept| kept.0 == owner).count()
+        }
+
+        /// Whoever has most: of several, the last by name.
+        fn keep(&mut self, now: u64, (max, per_owner_max): (usize, usize), kept: (u8, u64, u8)) {
+            if self.0.len() >= max {
+                self.0.retain(|kept| kept.1 > now);
+            }
+            let full = (self.of(kept.0) >= per_owner_max).then_some(kept.0);
+            let most = (0..8).max_by_key(|owner| self.of(*owner)).filter(|_| self.0.len() >= max);
+            if let Some(at) = full.or(most).and_then(|owner| self.0.iter().position(|kept| kept.0 == owner)) {
+                self.0.remove(at);
+            }
+            self.0.push(kept);
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn it_keeps_what_a_search_one_by_one_would(
+            bounds in (1_usize..20, 1_usize..8),
+            steps in proptest::collection::vec((0_u8..8, 0_u64..20), 0..200),
+        ) {
+            let (mut table, mut naive) = (Revokes::new(bounds.0, bounds.1), Naive::default());
+            for ((owner, life), number) in steps.into_iter().zip(0_u8..) {
+                let now = 100 + u64::from(number) / 4;
+                table.keep(UnixTime(now), &owner.to_string(), UnixTime(now + life), number);
+                naive.keep(now, bounds, (owner, now + life, number));
+                let kept: Vec<_> = table.iter().copied().collect();
+                assert_eq!(kept, naive.0.iter().map(|kept| kept.2).collect::<Vec<_>>());
+                assert_eq!((table.by_end.len(), table.by_count.len()), (kept.len(), table.of_owner.len()));
+            }
+        }
     }
 }

@@ -74,11 +74,14 @@ impl Catalog {
         agents: &AgentKeys,
     ) -> Result<(Loaded, Edited), EditError> {
         let loaded = self.holder().load(now, file, replica, agents)?;
-        if loaded.number < self.taken()?.number {
+        let before = self.taken()?;
+        if loaded.number < before.number {
             return Err(HolderError::Older.into());
         }
         let edited = loaded.table.as_ref().map_or_else(|| Ok(Edited::default()), |table| self.changed_by(table))?;
-        let taken = TakenFile { number: loaded.number, at: now.0, has_users: loaded.table.is_some() };
+        // The last file read once more, as at each start, is nothing that was heard now.
+        let at = if loaded.number > before.number { now.0 } else { before.at };
+        let taken = TakenFile { number: loaded.number, at, has_users: loaded.table.is_some() };
         self.directory().take(taken, file, loaded.table.as_ref())?;
         Ok((loaded, edited))
     }

@@ -160,6 +160,26 @@ async fn a_replica_has_the_users_groups_and_stored_services_of_the_site_after_a_
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_replica_that_starts_anew_knows_when_it_heard_last() {
+    let hosts = Hosts::new();
+    let (first, second) = hosts.both().await;
+    add(&first.control(), &["alice"]).await;
+    let file = issue(&first.control()).await;
+    load(&second.control(), &file).await.unwrap();
+    let (site, taken) = (site_of(&second), second.control().status().users_taken.unwrap());
+    drop(second);
+    // Until the time, in seconds, is another one.
+    tokio::time::sleep(Duration::from_millis(1_100)).await;
+    let second = hosts.second(&site, None).await;
+    let again = second.control();
+    assert_eq!(again.status().users_taken, Some(taken), "its own copy of the last file is no news");
+    load(&again, &file).await.unwrap();
+    assert_eq!(again.status().users_taken, Some(taken), "nor is the same file once more");
+    load(&again, &issue(&first.control()).await).await.unwrap();
+    assert!(again.status().users_taken.unwrap().at > taken.at);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn users_of_a_replica_are_changed_at_the_frontend_with_the_key_holder_alone() {
     let hosts = Hosts::new();
     let (first, second) = hosts.both().await;

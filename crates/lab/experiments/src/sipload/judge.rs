@@ -12,6 +12,8 @@ const AT_TWICE: (f64, f64) = (2.0, 0.95);
 const AT_MOST_LOAD: (f64, f64) = (5.0, 0.85);
 /// What a server that is not overloaded serves of what is offered.
 const CALM: (f64, f64) = (0.8, 0.99);
+/// The part of a load that has to come, at least.
+const CAME_MIN: f64 = 0.95;
 /// How soon after an overload everybody must be served again, in seconds; and what counts as everybody.
 const NORMAL_AFTER_S: f64 = 2.0;
 const EVERYBODY: f64 = 0.99;
@@ -39,6 +41,12 @@ impl Point {
     /// Offered calls in capacities, as they really were.
     pub(super) fn offered(&self) -> f64 {
         self.trial.first().offered as f64 / self.trial.seconds / self.capacity
+    }
+
+    /// Whether so much was offered that what has to be served of it could be. What the server keeps callers from beginning is
+    /// offered all the same: where less was, callers had no time for it.
+    pub(super) fn came(&self) -> bool {
+        self.offered() >= needs(self.load).unwrap_or(0.0).max(CAME_MIN * self.load)
     }
 
     /// How long after the overload ended it was until everybody who called was served, and stayed so; in seconds. `None`
@@ -93,7 +101,7 @@ pub(super) fn note_capacity(report: &mut Report, scheme: Scheme, capacity: &Capa
 pub(super) fn judge(report: &mut Report, scheme: Scheme, point: &Point, is_short: bool) {
     let (trial, sum) = (&point.trial, point.trial.first());
     let case = format!("load_{}", point.load);
-    let is_disturbed = trial.taken.is_much() || point.has_moved || point.offered() < 0.95 * point.load;
+    let is_disturbed = trial.taken.is_much() || point.has_moved || !point.came();
     let mut judge = report.of((&case, scheme.name())).disturbed(is_disturbed);
     match needs(point.load).filter(|_| scheme.is_ours()) {
         Some(least) => judge.at_least("goodput_capacities", point.goodput(), least),
@@ -187,6 +195,11 @@ mod tests {
         let mut weak = point(5.0, 0.5, &[1.0; 10]);
         weak.trial.windows[0].offered = 4_000;
         assert_eq!(failed(&weak, Scheme::Sluicegate), [("goodput_capacities".to_owned(), Verdict::Disturbed)]);
+        let mut weak = point(0.8, 0.78, &[]);
+        weak.trial.windows[0].offered = 1_570;
+        assert_eq!(failed(&weak, Scheme::Sluicegate), [("goodput_capacities".to_owned(), Verdict::Disturbed)]);
+        weak.trial.windows[0].offered = 1_590;
+        assert_eq!(failed(&weak, Scheme::Sluicegate), missed("goodput_capacities"), "what is needed came");
         let mut disturbed = point(5.0, 0.5, &[1.0; 10]);
         disturbed.trial.taken = Taken { share: 0.3, ..Taken::default() };
         assert_eq!(failed(&disturbed, Scheme::Sluicegate), [("goodput_capacities".to_owned(), Verdict::Disturbed)]);

@@ -261,16 +261,17 @@ mod tests {
     /// Plays trials of which each completes so many calls, after which the capacity is so much: how many were played, the goodput
     /// that counts, and whether nothing did.
     fn played(outcomes: &[(u64, f64)]) -> (usize, f64, bool) {
-        let outcomes: Vec<_> = outcomes.iter().map(|(completed, after)| (2_000, *completed, *after)).collect();
+        let outcomes: Vec<_> = outcomes.iter().map(|(completed, after)| (1.0, *completed, *after)).collect();
         played_of(&outcomes)
     }
 
-    /// The same, where so many calls are offered.
-    fn played_of(outcomes: &[(u64, u64, f64)]) -> (usize, f64, bool) {
+    /// The same, where this part of each load comes.
+    fn played_of(outcomes: &[(f64, u64, f64)]) -> (usize, f64, bool) {
         let (mut capacity, mut plays) = (1_000.0, 0);
         let point = median(TRIALS, &mut capacity, |before| {
-            let (offered, completed, after) = outcomes[plays];
+            let (came, completed, after) = outcomes[plays];
             plays += 1;
+            let offered = (came * 2.0 * before) as u64;
             let windows = vec![LoadSum { offered, completed, ..LoadSum::default() }];
             let trial = Trial { windows, seconds: 1.0, ..Trial::default() };
             Ok((Point { load: 2.0, capacity: before, under_ms: 1_000, trial, has_moved: false }, after))
@@ -290,7 +291,7 @@ mod tests {
 
     #[test]
     fn a_trial_whose_load_did_not_come_is_played_again() {
-        let (weak, whole) = ((1_800, 700, 1_000.0), (2_000, 990, 1_000.0));
+        let (weak, whole) = ((0.9, 700, 1_000.0), (1.0, 990, 1_000.0));
         assert_eq!(played_of(&[weak, whole, whole, whole]), (4, 0.99, false));
         assert_eq!(played_of(&[weak; 3]), (3, 0.7, false), "and shows nothing by itself");
     }

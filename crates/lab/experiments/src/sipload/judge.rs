@@ -43,10 +43,12 @@ impl Point {
         self.trial.first().offered as f64 / self.trial.seconds / self.capacity
     }
 
-    /// Whether so much was offered that what has to be served of it could be. What the server keeps callers from beginning is
-    /// offered all the same: where less was, callers had no time for it.
+    /// Whether the load came. One that came but for a little is no excuse for what was not served of it. What the server keeps
+    /// callers from beginning is offered all the same: where less was, callers had no time for it.
     pub(super) fn came(&self) -> bool {
-        self.offered() >= needs(self.load).unwrap_or(0.0).max(CAME_MIN * self.load)
+        let offered = self.offered();
+        let shows_nothing = needs(self.load).is_some_and(|least| offered < least) && self.goodput() >= CALM.1 * offered;
+        offered >= CAME_MIN * self.load && !shows_nothing
     }
 
     /// How long after the overload ended it was until everybody who called was served, and stayed so; in seconds. `None`
@@ -198,6 +200,9 @@ mod tests {
         let mut weak = point(0.8, 0.78, &[]);
         weak.trial.windows[0].offered = 1_570;
         assert_eq!(failed(&weak, Scheme::Sluicegate), [("goodput_capacities".to_owned(), Verdict::Disturbed)]);
+        let mut failing = point(0.8, 0.7, &[]);
+        failing.trial.windows[0].offered = 1_570;
+        assert_eq!(failed(&failing, Scheme::Sluicegate), missed("goodput_capacities"), "not even what came");
         weak.trial.windows[0].offered = 1_590;
         assert_eq!(failed(&weak, Scheme::Sluicegate), missed("goodput_capacities"), "what is needed came");
         let mut disturbed = point(5.0, 0.5, &[1.0; 10]);

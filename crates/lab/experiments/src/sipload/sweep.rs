@@ -20,7 +20,7 @@ pub(super) const NAME: &str = "sip-sweep";
 /// What is offered, in capacities of the same server.
 const LOADS: [f64; 8] = [0.2, 0.5, 0.8, 1.0, 1.2, 2.0, 3.0, 5.0];
 const LOADS_SHORT: [f64; 3] = [0.5, 2.0, 5.0];
-/// How often a load is played that something has to hold of, whole: the trial with the median goodput counts. What a server
+/// How often an overload is played that something has to hold of, whole: the trial with the median goodput counts. What a server
 /// serves on a machine that is shared changes from minute to minute, so it is looked for again after each, and where that is more
 /// than so many times as much as before, or as little, the trial shows nothing, nor does one whose load did not come: it is played
 /// again, so often at most.
@@ -190,11 +190,12 @@ impl Server<'_> {
         if self.options.short || !is_judged {
             return self.play(load, *capacity, tell);
         }
+        let trials = if load > 1.0 { TRIALS } else { 1 };
         let once = |before| {
             let point = self.play(load, before, tell)?;
             Ok((point, self.capacity(Some(before), tell)?.per_s))
         };
-        median(capacity, once)
+        median(trials, capacity, once)
     }
 
     /// Offers a load, and after an overload one that it can bear.
@@ -217,9 +218,13 @@ impl Server<'_> {
 
 /// The trial with the median goodput of those that counted; of two the lesser. `once` offers a load to a server of this capacity
 /// and says what that is afterwards.
-fn median(capacity: &mut f64, mut once: impl FnMut(f64) -> Result<(Point, f64), LabError>) -> Result<Point, LabError> {
+fn median(
+    trials: usize,
+    capacity: &mut f64,
+    mut once: impl FnMut(f64) -> Result<(Point, f64), LabError>,
+) -> Result<Point, LabError> {
     let (mut counted, mut void) = (Vec::new(), Vec::new());
-    while counted.len() < TRIALS && void.len() <= AGAIN_MAX {
+    while counted.len() < trials && void.len() <= AGAIN_MAX {
         let before = *capacity;
         let (mut point, after) = once(before)?;
         point.has_moved = (after / before).max(before / after) > MOVED;
@@ -263,7 +268,7 @@ mod tests {
     /// The same, where this part of each load comes.
     fn played_of(outcomes: &[(f64, u64, f64)]) -> (usize, f64, bool) {
         let (mut capacity, mut plays) = (1_000.0, 0);
-        let point = median(&mut capacity, |before| {
+        let point = median(TRIALS, &mut capacity, |before| {
             let (came, completed, after) = outcomes[plays];
             plays += 1;
             let offered = (came * 2.0 * before) as u64;

@@ -2,15 +2,20 @@
 
 use std::{
     io,
-    os::{linux::net::SocketAddrExt, unix::net},
+    os::{
+        fd::{AsFd as _, BorrowedFd},
+        linux::net::SocketAddrExt,
+        unix::net,
+    },
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
 use sluicegate_wire::{Frame, Instant, Port, Reason};
 
 use crate::{
-    FRAGMENTED_MAX, Interface, OpenError, Rules, forwarding,
+    FRAGMENTED_MAX, Interface, OpenError, Rules, Wake, forwarding,
     packet::Packet,
     xdp::{self, Xdp},
 };
@@ -44,11 +49,12 @@ pub trait PacketIo: std::fmt::Debug + Send {
     /// Its name in configuration, logs and metrics.
     fn name(&self) -> &'static str;
 
-    /// As [`Device::poll`].
+    /// As [`Device::poll`]. What is readable at `wake` ends the wait.
     ///
     /// # Errors
     /// As [`Device::poll`].
-    fn poll(&mut self, timeout: Duration, handler: &mut Handler<'_>) -> io::Result<usize>;
+    fn poll(&mut self, timeout: Duration, wake: Option<BorrowedFd<'_>>, handler: &mut Handler<'_>)
+    -> io::Result<usize>;
 
     /// As [`Device::send`].
     ///
@@ -107,6 +113,7 @@ pub struct Options {
 pub struct Device {
     io: Box<dyn PacketIo>,
     why: String,
+    wake: Option<Arc<Wake>>,
     /// Of the identifiers of pings that were told last.
     pings: Option<u64>,
     /// Held as long as the process lives, however it ends.
@@ -173,7 +180,7 @@ impl Device {
     /// A device over this back end, with the line that says why. For tests of whatever drives a device, too.
     #[must_use]
     pub fn over(io: Box<dyn PacketIo>, why: String) -> Self {
-        Self { io, why, pings: None, _claims: Vec::new() }
+        Self { io, why, wake: None, pings: None, _claims: Vec::new() }
     }
 
     /// The name of the back end in use.
@@ -203,8 +210,13 @@ impl Device {
         }
     }
 
+    /// Whoever wakes this ends a wait of [`Self::poll`].
+    pub fn woken_by(&mut self, wake: Arc<Wake>) {
+        self.wake = Some(wake);
+    }
+
     /// Hands waiting frames of both ports to `handler`, at most [`BATCH`] of each, and does what it answers. Waits up to
-    /// `timeout` if there are none. Returns the number of frames.
+    /// `timeout` if there are none, or until it is woken. Returns the number of frames.
     ///
     /// A frame starts at its Ethernet header and has at least [`sluicegate_wire::HEADROOM`] bytes of room in front. The
     /// handler sees no packet that the gate's own host receives.
@@ -212,7 +224,12 @@ impl Device {
     /// # Errors
     /// If an interface went away or down for good. Frames that could not be sent are counted, not reported.
     pub fn poll(&mut self, timeout: Duration, handler: &mut Handler<'_>) -> io::Result<usize> {
-        self.io.poll(timeout, handler)
+        let judged = self.io.poll(timeout, self.wake.as_ref().map(|wake| wake.as_fd()), handler)?;
+        // No frame ended the wait, so it may have been this. What frames keep from a wait looks by itself.
+        if judged == 0 {
+            self.wake.iter().for_each(|wake| wake.clear());
+        }
+        Ok(judged)
     }
 
     /// Sends a frame (from its Ethernet header on) out of `port`. It leaves at the next [`Self::poll`] at the latest.

@@ -4,7 +4,11 @@
 //! installed before the sockets are opened and belongs to no process: whatever happens to the gate, the kernel receives
 //! only what `local` and `peers` list. Works without root in a user namespace that owns its network namespace.
 
-use std::{io, os::fd::AsFd, time::Duration};
+use std::{
+    io,
+    os::fd::{AsFd, BorrowedFd},
+    time::Duration,
+};
 
 use sluicegate_wire::{Frame, Port, Reason};
 
@@ -103,12 +107,18 @@ impl PacketIo for Packet {
         "packet"
     }
 
-    fn poll(&mut self, timeout: Duration, handler: &mut Handler<'_>) -> io::Result<usize> {
+    fn poll(
+        &mut self,
+        timeout: Duration,
+        wake: Option<BorrowedFd<'_>>,
+        handler: &mut Handler<'_>,
+    ) -> io::Result<usize> {
         let count = self.receive_both(handler)?;
         if count > 0 || timeout.is_zero() {
             return Ok(count);
         }
-        if sys::wait_readable(&[self.ports[0].socket.as_fd(), self.ports[1].socket.as_fd()], timeout)? {
+        let [outside, inside] = self.ports.each_ref().map(|port| port.socket.as_fd());
+        if sys::wait_readable(&[outside, inside, wake.unwrap_or(inside)], timeout)? {
             return self.receive_both(handler);
         }
         Ok(0)

@@ -18,7 +18,7 @@ use rustix::{
 use sluicegate_wire::Instant;
 
 /// Most descriptors to wait for at once.
-const WAIT_MAX: usize = 32;
+const WAIT_MAX: usize = 33;
 
 /// Opens a close-on-exec, non-blocking socket in the calling thread's network namespace.
 pub(crate) fn socket(domain: c_int, kind: c_int, protocol: c_int) -> io::Result<socket2::Socket> {
@@ -83,7 +83,7 @@ pub(crate) fn bind<T: Plain>(fd: &impl AsRawFd, address: &T) -> io::Result<()> {
     check(result).map(drop)
 }
 
-/// Waits until one of `fds` (at most 32) is readable; `true` if so, `false` on timeout or signal.
+/// Waits until one of `fds` (at most 33) is readable; `true` if so, `false` on timeout or signal.
 ///
 /// # Errors
 /// Those of `poll(2)`.

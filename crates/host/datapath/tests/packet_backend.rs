@@ -6,6 +6,11 @@ use sluicegate_datapath::Backend;
 use support::{fragments, scenario};
 
 #[test]
+fn packet_waits_until_it_is_woken() {
+    scenario::a_wait_ends_when_it_is_woken(Backend::Packet);
+}
+
+#[test]
 fn packet_forwards_what_the_handler_sends_and_nothing_else() {
     scenario::forwards_only_what_the_handler_sends(Backend::Packet);
 }

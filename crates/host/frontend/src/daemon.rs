@@ -48,6 +48,7 @@ use crate::{
     sockets::{Sockets, bind_all},
     streams::{StreamMetrics, Streams},
     tls::TlsFileError,
+    to_hub::ToHub,
     upkeep::{watch_door, watch_keys},
     worker::{Gauges, Worker},
 };
@@ -409,7 +410,8 @@ fn start_shards(
         shards.metrics.push(metrics);
         shards.streams.push(counted);
         shards.gauges.push(Arc::clone(&gauges));
-        let (events, stop, all) = (common.events.clone(), Arc::clone(&common.stop), Arc::clone(&all));
+        let to_hub = ToHub::new(common.events.clone(), number);
+        let (stop, all) = (Arc::clone(&common.stop), Arc::clone(&all));
         let clock = common.clock;
         let (sockets, frames) = (udp, shards.frames.clone());
         workers.push(Worker {
@@ -423,7 +425,7 @@ fn start_shards(
             policy,
             agents,
             all,
-            events,
+            to_hub,
             clock,
             stop,
             gauges,

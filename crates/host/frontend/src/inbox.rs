@@ -5,12 +5,11 @@ use std::{
     os::fd::{AsFd, BorrowedFd},
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
         mpsc::{Receiver, SyncSender, sync_channel},
     },
 };
 
-use nix::sys::eventfd::{EfdFlags, EventFd};
+use sluicegate_datapath::Wake;
 use sluicegate_proxy::{Flow, Input};
 
 /// Most inputs that wait for one shard. Beyond that they are dropped, and the requests behind them time out.
@@ -26,49 +25,27 @@ pub(crate) type Carried = (Flow, Vec<u8>);
 pub(crate) struct ShardSender {
     queue: SyncSender<Input>,
     carried: SyncSender<Carried>,
-    bell: Arc<Bell>,
-}
-
-/// Wakes a thread that waits for it, once for all that rang since it woke.
-#[derive(Debug)]
-struct Bell {
-    event: EventFd,
-    has_rung: AtomicBool,
-}
-
-impl Bell {
-    fn ring(&self) {
-        if !self.has_rung.swap(true, Ordering::AcqRel) {
-            // A counter that is full wakes the thread as well.
-            let _ = self.event.write(1);
-        }
-    }
-
-    /// What was done before it rang can be seen after this.
-    fn clear(&self) {
-        let _ = self.event.read();
-        self.has_rung.swap(false, Ordering::AcqRel);
-    }
+    wake: Arc<Wake>,
 }
 
 impl ShardSender {
     /// Queues an input and wakes the shard; `false` if the queue is full or the shard is gone.
     pub(crate) fn send(&self, input: Input) -> bool {
         let taken = self.queue.try_send(input).is_ok();
-        self.bell.ring();
+        self.wake.wake();
         taken
     }
 
     /// Has the shard send a message over a connection of its own; `false` if as many wait already as may.
     pub(crate) fn carry(&self, flow: Flow, message: &[u8]) -> bool {
         let taken = self.carried.try_send((flow, message.to_vec())).is_ok();
-        self.bell.ring();
+        self.wake.wake();
         taken
     }
 
     /// Wakes the shard without telling it anything.
     pub(crate) fn wake(&self) {
-        self.bell.ring();
+        self.wake.wake();
     }
 }
 
@@ -77,13 +54,13 @@ impl ShardSender {
 pub(crate) struct ShardInbox {
     queue: Receiver<Input>,
     carried: Receiver<Carried>,
-    bell: Arc<Bell>,
+    wake: Arc<Wake>,
 }
 
 impl ShardInbox {
     /// Takes what woke the shard. To be called before the inputs are read, or a wake-up could be missed.
     pub(crate) fn clear_wakes(&self) {
-        self.bell.clear();
+        self.wake.clear();
     }
 
     pub(crate) fn next(&mut self) -> Option<Input> {
@@ -98,19 +75,18 @@ impl ShardInbox {
 
 impl AsFd for ShardInbox {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.bell.event.as_fd()
+        self.wake.as_fd()
     }
 }
 
 /// Both ends of the way into one shard.
 pub(crate) fn shard_queue() -> io::Result<(ShardSender, ShardInbox)> {
-    let event = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?;
-    let bell = Arc::new(Bell { event, has_rung: AtomicBool::new(false) });
+    let wake = Arc::new(Wake::new()?);
     let (sender, receiver) = sync_channel(INPUTS_MAX);
     let (carry, carried) = sync_channel(CARRIED_MAX);
     Ok((
-        ShardSender { queue: sender, carried: carry, bell: Arc::clone(&bell) },
-        ShardInbox { queue: receiver, carried, bell },
+        ShardSender { queue: sender, carried: carry, wake: Arc::clone(&wake) },
+        ShardInbox { queue: receiver, carried, wake },
     ))
 }
 
@@ -120,20 +96,6 @@ mod tests {
 
     fn input() -> Input {
         Input::Standing { service: String::new(), standing: None }
-    }
-
-    #[test]
-    fn a_thread_is_woken_once_for_all_that_came_and_again_for_what_comes_later() {
-        let (sender, mut inbox) = shard_queue().unwrap();
-        for _ in 0..2 {
-            assert!(inbox.bell.event.read().is_err(), "nothing has rung");
-            for _ in 0..3 {
-                assert!(sender.clone().send(input()));
-            }
-            assert_eq!(inbox.bell.event.read().unwrap(), 1);
-            inbox.clear_wakes();
-            assert_eq!(std::iter::from_fn(|| inbox.next()).count(), 3);
-        }
     }
 
     #[test]

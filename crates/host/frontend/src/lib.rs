@@ -28,6 +28,7 @@ mod sockets;
 mod streams;
 mod tables;
 mod tls;
+mod to_hub;
 mod udp;
 mod upkeep;
 mod worker;

@@ -19,7 +19,6 @@ use nix::{
 use sluicegate_bounded::Gauge;
 use sluicegate_datapath::UdpQueue;
 use sluicegate_wire::{Instant, Pace};
-use tokio::sync::mpsc::{Sender, error::TrySendError};
 
 use crate::{
     clock::Clock,
@@ -28,6 +27,7 @@ use crate::{
     outbox::Outbox,
     published::Published,
     streams::{Heard, Streams, Unsent},
+    to_hub::ToHub,
     udp::{BATCH, Inbox, Udp},
 };
 use sluicegate_policy::Policy;
@@ -71,7 +71,7 @@ pub(crate) struct Worker {
     pub(crate) agents: Arc<Published<AgentKeys>>,
     /// All shards, this one too: what belongs to a connection of another is sent by that.
     pub(crate) all: Arc<[ShardSender]>,
-    pub(crate) events: Sender<(u8, Event)>,
+    pub(crate) to_hub: ToHub,
     pub(crate) clock: Clock,
     pub(crate) stop: Arc<AtomicBool>,
     pub(crate) gauges: Gauges,
@@ -138,14 +138,13 @@ impl Worker {
         let mut memory = Inbox::new(self.sockets.len());
         let mut outbox = Outbox::new();
         let mut events = [EpollEvent::empty(); READY_MAX];
-        let mut stalled: Option<Event> = None;
         let mut published = Instant::ZERO;
         let mut measured = Measured { at: Instant::ZERO, cpu: Duration::ZERO, slept: Duration::ZERO };
         let (mut has_more, mut gathers) = (false, false);
         let mut woken = self.clock.now();
         while !self.stop.load(Ordering::Relaxed) {
-            let is_held_up = stalled.is_some() || has_more;
             let slept = self.clock.now();
+            let is_held_up = has_more || self.to_hub.is_due(slept);
             if gathers && !is_held_up && slept.since(woken) < TURN_LONG {
                 thread::sleep(GATHERS);
             }
@@ -174,7 +173,7 @@ impl Worker {
             }
             self.measure(&mut measured, &mut memory, now);
             // First of all: who has proved itself is not cut off in this turn.
-            self.pass_events(&mut stalled);
+            self.pass_events(now.instant);
             has_more = self.flush(&mut outbox);
             if now.instant.since(published) >= Duration::from_millis(200) {
                 published = now.instant;
@@ -218,9 +217,11 @@ impl Worker {
     /// Sleeps until something is to be done; what there is to be read.
     fn wait<'e>(&self, poller: &Epoll, events: &'e mut [EpollEvent; READY_MAX], has_more: bool) -> &'e [EpollEvent] {
         let now = self.clock.now();
-        let due = self.shard.poll_timeout().into_iter().chain(self.streams.as_ref().and_then(Streams::next_due)).min();
+        let streams = self.streams.as_ref().and_then(Streams::next_due);
+        let to_hub = self.to_hub.next_due().filter(|due| *due > now);
+        let due = self.shard.poll_timeout().into_iter().chain(streams).chain(to_hub).min();
         let due = due.map_or(SLEEP_MAX, |due| due.since(now)).min(SLEEP_MAX);
-        // Events that found the queue full are tried again soon, and what came of the last flush goes on.
+        // What the hub had no room for is tried again soon, and what came of the last flush goes on.
         let due = if has_more { due.min(Duration::from_millis(1)) } else { due };
         // Rounded up, so that the shard is not woken just before its time and put to sleep again.
         let millis = u16::try_from(due.as_nanos().div_ceil(1_000_000)).unwrap_or(u16::MAX);
@@ -349,21 +350,18 @@ impl Worker {
     }
 
     /// Hands events on for as long as there is room; the others stay in the shard's own bounded queue.
-    fn pass_events(&mut self, stalled: &mut Option<Event>) {
-        while let Some(event) = stalled.take().or_else(|| self.shard.poll_event()) {
-            if let Event::Proved { connection, user } = event {
-                self.streams.iter_mut().for_each(|streams| streams.prove(connection, &user));
-                continue;
-            }
-            match self.events.try_send((self.number, event)) {
-                Ok(()) => {}
-                Err(TrySendError::Full((_, event))) => {
-                    *stalled = Some(event);
-                    return;
+    fn pass_events(&mut self, now: Instant) {
+        let Self { to_hub, shard, streams, .. } = self;
+        to_hub.pass(now, || {
+            loop {
+                match shard.poll_event()? {
+                    Event::Proved { connection, user } => {
+                        streams.iter_mut().for_each(|streams| streams.prove(connection, &user));
+                    }
+                    event => return Some(event),
                 }
-                Err(TrySendError::Closed(_)) => return,
             }
-        }
+        });
     }
 
     fn publish(&mut self) {

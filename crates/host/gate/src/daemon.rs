@@ -25,7 +25,7 @@ use crate::{
 };
 use nix::fcntl::{Flock, FlockArg};
 use sluicegate_api::{Enforcement, Role};
-use sluicegate_datapath::{Device, Interface, Links, Options, Peer, Rules, forwarding, neighbour::Table};
+use sluicegate_datapath::{Device, Interface, Links, Options, Peer, Rules, Wake, forwarding, neighbour::Table};
 use sluicegate_feed::{FeedService, FromGate, tls::Identity};
 use sluicegate_grant::IssuerPublic;
 use sluicegate_nat::{Export, Translator};
@@ -63,10 +63,23 @@ pub enum Ending {
 pub struct Gate {
     control: Control,
     close: std::sync::mpsc::Sender<Close>,
-    stop: Arc<AtomicBool>,
+    stop: Stop,
     ready: Option<oneshot::Receiver<()>>,
     stopped: oneshot::Receiver<Stopped>,
     tasks: JoinSet<()>,
+}
+
+/// Has the packet thread stop.
+struct Stop {
+    flag: Arc<AtomicBool>,
+    wake: Arc<Wake>,
+}
+
+impl Stop {
+    fn now(&self) {
+        self.flag.store(true, Relaxed);
+        self.wake.wake();
+    }
 }
 
 /// What the packet thread leaves when it ends.
@@ -288,7 +301,7 @@ pub(crate) fn start_on<N: NextHop + Send + 'static>(
     )?;
     let egress = assemble::egress(&config, ground.mtu)?;
     let stamp = restored.ledger.stamp_max();
-    let (commander, commands) = Commander::new();
+    let (commander, commands) = Commander::new().map_err(|source| StartError::Thread { name: "packets", source })?;
     let published = Arc::new(Published::new());
     let unwritable = |source| StartError::StateDir { path: config.state_dir.clone(), source };
     let Restored { ledger, generation, .. } = restored;
@@ -318,7 +331,8 @@ pub(crate) fn start_on<N: NextHop + Send + 'static>(
     };
     let (ready, is_ready) = oneshot::channel();
     let stop = Arc::new(AtomicBool::new(false));
-    let (ports, next_hop) = Ports::new(ground);
+    let wake = Arc::clone(shared.commander.wake());
+    let (ports, next_hop) = Ports::new(ground, Arc::clone(&wake));
     let packets = PacketThread {
         ports,
         node: Node::new(pipeline, egress, next_hop),
@@ -338,6 +352,7 @@ pub(crate) fn start_on<N: NextHop + Send + 'static>(
     }
     spawn_feeds(&mut tasks, &shared, identity, outboxes);
     let control = Control::new(shared);
+    let stop = Stop { flag: stop, wake };
     Ok(Gate { control, close, stop, ready: Some(is_ready), stopped, tasks })
 }
 
@@ -428,7 +443,7 @@ fn spawn_packets<N: NextHop + Send + 'static>(
 impl Drop for Gate {
     /// A gate that is dropped stops as if it were killed: nothing passes, and what it had promised comes back.
     fn drop(&mut self) {
-        self.stop.store(true, Relaxed);
+        self.stop.now();
     }
 }
 
@@ -464,7 +479,7 @@ impl Gate {
     pub async fn run(mut self, shutdown: impl Future<Output = Ending>) -> Result<(), RunError> {
         let (stopped, ending) = tokio::select! {
             ending = shutdown => {
-                self.stop.store(true, Relaxed);
+                self.stop.now();
                 ((&mut self.stopped).await, ending)
             }
             stopped = &mut self.stopped => (stopped, Ending::KeepClosed),

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use sluicegate_wire::{Port, ip::octets};
+use sluicegate_wire::{Port, Reason, ip::octets};
 
 use crate::{
     ERROR_RATE_PPS, FRAGMENT_WAIT, FRAGMENTED_RATE_PPS, Interface, LOCAL_MAX, OWN_MAX, PEER_RATE_PPS, PEERS_MAX, Rules,
@@ -12,7 +12,16 @@ use crate::{
 /// Queues per interface that the program can tell apart.
 pub(super) const QUEUES_MAX: u32 = 16;
 /// Counters of the program, by code of `wire::Reason`.
-pub(super) const REASONS_MAX: u32 = 64;
+const REASONS_MAX: u32 = 64;
+const _: () = assert!(Reason::ALL.len() <= REASONS_MAX as usize);
+/// What the program drops for, and the names of that in the header.
+pub(super) const REASONS: [(&str, Reason); 5] = [
+    ("REASON_FRAME_TRUNCATED", Reason::FrameTruncated),
+    ("REASON_NOT_FOR_SERVICE", Reason::NotForService),
+    ("REASON_LOCAL_RATE", Reason::LocalRate),
+    ("REASON_HEARTBEAT_STALE", Reason::HeartbeatStale),
+    ("REASON_RECEIVE_FULL", Reason::ReceiveFull),
+];
 /// Words of the identifiers of pings, a bit for each.
 pub(super) const PINGS_WORDS: usize = 1024;
 /// The program drops when the gate has not been heard of for this long.
@@ -195,7 +204,6 @@ mod tests {
 
     #[test]
     fn the_header_and_its_mirror_have_the_same_numbers() {
-        use sluicegate_wire::Reason;
         let mirrored = [
             ("LOCAL_MAX", LOCAL_MAX as u32),
             ("OWN_MAX", OWN_MAX as u32),
@@ -205,16 +213,13 @@ mod tests {
             ("PLACES", PLACES as u32),
             ("FRAGMENTED_BYTES_MAX", FRAGMENTED_BYTES_MAX as u32),
             ("PLACE_DATAGRAMS", PLACE_DATAGRAMS as u32),
-            ("REASON_FRAME_TRUNCATED", Reason::FrameTruncated as u32),
-            ("REASON_NOT_FOR_SERVICE", Reason::NotForService as u32),
-            ("REASON_LOCAL_RATE", Reason::LocalRate as u32),
-            ("REASON_HEARTBEAT_STALE", Reason::HeartbeatStale as u32),
-            ("REASON_RECEIVE_FULL", Reason::ReceiveFull as u32),
         ];
-        for (name, value) in mirrored {
+        let reasons = REASONS.map(|(name, reason)| (name, reason as u32));
+        for (name, value) in mirrored.into_iter().chain(reasons) {
             assert_eq!(defined(name), value, "{name}");
         }
-        assert!(Reason::ALL.len() <= REASONS_MAX as usize);
+        let named = HEADER.lines().filter(|line| line.starts_with("#define REASON_"));
+        assert_eq!(named.count(), REASONS.len(), "one is not read");
     }
 
     #[test]

@@ -10,7 +10,12 @@ mod socket;
 mod udp;
 mod umem;
 
-use std::{io, os::fd::AsFd, path::Path, time::Duration};
+use std::{
+    io,
+    os::fd::{AsFd, BorrowedFd},
+    path::Path,
+    time::Duration,
+};
 
 use sluicegate_wire::{Instant, Port, Reason};
 
@@ -189,15 +194,20 @@ impl PacketIo for Xdp {
         "xdp"
     }
 
-    fn poll(&mut self, timeout: Duration, handler: &mut Handler<'_>) -> io::Result<usize> {
+    fn poll(
+        &mut self,
+        timeout: Duration,
+        wake: Option<BorrowedFd<'_>>,
+        handler: &mut Handler<'_>,
+    ) -> io::Result<usize> {
         let count = self.receive_all(handler);
         if count > 0 || timeout.is_zero() {
             return Ok(count);
         }
-        let mut fds = [self.ports[0][0].as_fd(); 2 * QUEUES_MAX as usize];
+        let mut fds = [self.ports[0][0].as_fd(); 2 * QUEUES_MAX as usize + 1];
         let mut len = 0;
-        for (slot, socket) in fds.iter_mut().zip(self.ports.iter().flatten()) {
-            *slot = socket.as_fd();
+        for (slot, fd) in fds.iter_mut().zip(self.ports.iter().flatten().map(Socket::as_fd).chain(wake)) {
+            *slot = fd;
             len += 1;
         }
         // Frames that the kernel has not taken yet are tried again soon.

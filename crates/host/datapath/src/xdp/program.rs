@@ -26,7 +26,7 @@ use nix::{
 use sluicegate_wire::Reason;
 
 use super::{
-    layout::{Config, PINGS_WORDS, Place, QUEUES_MAX, REASONS_MAX},
+    layout::{Config, PINGS_WORDS, Place, QUEUES_MAX, REASONS},
     socket::Socket,
 };
 use crate::{Interface, OpenError, Rules};
@@ -148,13 +148,9 @@ impl Program {
 
     /// What the program dropped, by reason.
     pub(super) fn counters(&self) -> Vec<(Reason, u64)> {
-        (0..REASONS_MAX)
-            .filter_map(|code| {
-                let reason = Reason::from_code(code as u8)?;
-                let total: u64 = self.counters.get(&code, 0).ok()?.iter().sum();
-                (total > 0).then_some((reason, total))
-            })
-            .collect()
+        let total = |reason: Reason| self.counters.get(&(reason as u32), 0).map_or(0, |counts| counts.iter().sum());
+        let counted = REASONS.map(|(_, reason)| (reason, total(reason)));
+        counted.into_iter().filter(|(_, total)| *total > 0).collect()
     }
 
     /// Datagrams for the host of which fragments may still come.

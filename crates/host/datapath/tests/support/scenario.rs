@@ -4,14 +4,15 @@ use std::{
     fs,
     net::{SocketAddrV4, TcpListener},
     os::fd::AsRawFd,
-    time::Duration,
+    sync::Arc,
+    time::{Duration, Instant},
 };
 
 use nix::sys::{
     socket::{AddressFamily, SockFlag, SockType, SockaddrIn, bind, connect, setsockopt, socket, sockopt::SendTimeout},
     time::{TimeVal, TimeValLike},
 };
-use sluicegate_datapath::{Action, Backend, Device, OpenError, Rules, monotonic_now};
+use sluicegate_datapath::{Action, Backend, Device, OpenError, Rules, Wake, monotonic_now};
 use sluicegate_netlink::Rtnetlink;
 use sluicegate_wire::Reason;
 
@@ -208,6 +209,36 @@ pub fn refusals_say_what_to_do(backend: Backend) {
     let error = Device::open(&sluicegate_datapath::Options { inside: "down0".into(), ..good }).unwrap_err();
     assert!(matches!(&error, OpenError::Down(interface) if interface == "down0"), "{error}");
     assert!(error.to_string().contains("ip link set down0 up"));
+}
+
+pub fn a_wait_ends_when_it_is_woken(backend: Backend) {
+    if !is_root() {
+        return;
+    }
+    let (_site, state) = (Site::new(), State::new());
+    let (mut device, wake) = (open(backend, &state), Arc::new(Wake::new().unwrap()));
+    device.woken_by(Arc::clone(&wake));
+    let mut poll = |timeout| {
+        let began = Instant::now();
+        while device.poll(timeout, &mut |_, _| Action::Drop).unwrap() > 0 {}
+        began.elapsed()
+    };
+    let long = Duration::from_secs(60);
+    for _ in 0..3 {
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(50));
+                wake.wake();
+            });
+            assert!(poll(long) < long / 2);
+        });
+        wake.wake();
+        assert!(poll(long) < long / 2, "it was woken before it waited");
+        // What hosts say of themselves, and the gate's own host has, ends some.
+        let short = Duration::from_millis(50);
+        assert!((0..100).any(|_| poll(short) >= short), "and is not woken for ever");
+    }
+    device.close(false).unwrap();
 }
 
 pub fn stale_heartbeat_drops() {

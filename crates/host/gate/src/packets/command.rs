@@ -2,12 +2,13 @@
 //! the next turns of the packet loop; the queue is bounded, and full means [`ControlError::Busy`].
 
 use crate::error::ControlError;
+use sluicegate_datapath::Wake;
 use sluicegate_grant::GrantId;
 use sluicegate_nat::{Explanation, Probe};
 use sluicegate_node::DroppedPacket;
 use sluicegate_pinhole::{EndCause, InstallError, Opened, PinholeSpec, Service, ServicesError, StandingSpec, Usage};
 use sluicegate_wire::UnixTime;
-use std::{net::Ipv4Addr, time::Duration};
+use std::{io, net::Ipv4Addr, sync::Arc, time::Duration};
 use tokio::sync::{mpsc, oneshot};
 
 /// Questions that may wait.
@@ -74,12 +75,18 @@ pub(crate) struct Exported {
 #[derive(Debug, Clone)]
 pub(crate) struct Commander {
     queue: mpsc::Sender<Command>,
+    wake: Arc<Wake>,
 }
 
 impl Commander {
-    pub(crate) fn new() -> (Self, mpsc::Receiver<Command>) {
+    pub(crate) fn new() -> io::Result<(Self, mpsc::Receiver<Command>)> {
         let (queue, commands) = mpsc::channel(COMMANDS_MAX);
-        (Self { queue }, commands)
+        Ok((Self { queue, wake: Arc::new(Wake::new()?) }, commands))
+    }
+
+    /// What the packet thread waits for besides packets. It is woken by each question.
+    pub(crate) const fn wake(&self) -> &Arc<Wake> {
+        &self.wake
     }
 
     /// Questions that wait.
@@ -97,6 +104,7 @@ impl Commander {
             mpsc::error::TrySendError::Full(_) => ControlError::Busy(COMMANDS_MAX),
             mpsc::error::TrySendError::Closed(_) => ControlError::Stopping,
         })?;
+        self.wake.wake();
         Ok(answered)
     }
 
@@ -115,7 +123,7 @@ mod tests {
 
     #[test]
     fn the_full_queue_refuses_and_takes_again_when_there_is_room() {
-        let (commander, mut commands) = Commander::new();
+        let (commander, mut commands) = Commander::new().unwrap();
         let ask = || commander.ask(|answer| Command::Observe { on: true, answer });
         for _ in 0..COMMANDS_MAX {
             assert!(ask().is_ok());

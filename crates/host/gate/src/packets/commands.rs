@@ -30,6 +30,8 @@ const RECENT_MAX: usize = 16;
 
 /// Ended grants passed on in one turn.
 const ENDS_PER_TURN_MAX: usize = 256;
+/// A full queue of them is tried again after this.
+const ROOM_AFTER: Duration = Duration::from_millis(1);
 
 /// Answers commands and passes on what ended.
 pub(crate) struct Commands {
@@ -42,6 +44,8 @@ pub(crate) struct Commands {
     revoking: Option<Revoking>,
     /// An export of the tables: a part in each turn, while other questions are answered.
     exporting: Option<Exporting>,
+    /// Whether some of these, of the questions, or of what ended is left for the next turn.
+    has_more: bool,
     pub(crate) tunnels: Tunnels,
 }
 
@@ -61,7 +65,7 @@ struct Exporting {
 impl Commands {
     /// Stamps start above `stamp`.
     pub(crate) fn new(events: mpsc::Sender<Ended>, stamp: u64, tunnels: Tunnels) -> Self {
-        Self { events, waiting: VecDeque::new(), stamp, revoking: None, exporting: None, tunnels }
+        Self { events, waiting: VecDeque::new(), stamp, revoking: None, exporting: None, has_more: false, tunnels }
     }
 
     /// Answers at most [`COMMANDS_PER_TURN_MAX`] questions, and no more than the turn has room for: see
@@ -88,6 +92,16 @@ impl Commands {
         }
         self.pass_on(node, &mut ends);
         self.export_some(node);
+        self.has_more = ends == 0 || self.revoking.is_some() || self.exporting.is_some() || !commands.is_empty();
+    }
+
+    /// The longest wait for packets before the next turn, if the last left something for that.
+    pub(crate) fn wait_max(&self) -> Option<Duration> {
+        match self.has_more || self.tunnels.has_more() {
+            true => Some(Duration::ZERO),
+            // The control side has no room for more of what ended.
+            false => (!self.waiting.is_empty()).then_some(ROOM_AFTER),
+        }
     }
 
     /// Goes on with a revoke, while the turn has room.

@@ -29,15 +29,12 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
-    thread,
     time::Duration,
 };
 use tokio::sync::{mpsc, oneshot};
 
 /// Between two heartbeats and publications.
 pub(crate) const BEAT: Duration = Duration::from_millis(100);
-/// Longest wait for packets while no timer is due, and so the longest that a command waits.
-const POLL_MAX: Duration = Duration::from_millis(1);
 /// What one turn may look at: lines, words of 64 ports, and pinholes, besides those that its packets found by their own
 /// addresses and ports. Keeps a turn below 2 ms.
 pub(crate) const TURN_LOOKS_MAX: u32 = 2_000;
@@ -78,9 +75,7 @@ impl<N: NextHop> PacketThread<N> {
         while !self.stop.load(Relaxed) {
             let now = self.poll(next_beat)?;
             self.take_tunnelled(now);
-            if let (Some(device), Some(firewall)) = (&mut self.ports.device, self.node.pipeline.firewall()) {
-                device.translates_pings(firewall.translator.pings());
-            }
+            self.tell_pings();
             self.release(now, &mut released);
             // After a batch that looked at much, what is due waits for the next turn, which follows at once.
             let may_end = self.node.looks() <= STEP_LOOKS_MAX;
@@ -89,6 +84,7 @@ impl<N: NextHop> PacketThread<N> {
                 self.release(now, &mut released);
             }
             self.questions.answer(now, &mut self.node, &mut self.commands);
+            self.tell_pings();
             if now >= next_beat {
                 self.beat(now);
                 next_beat = now + BEAT;
@@ -117,11 +113,11 @@ impl<N: NextHop> PacketThread<N> {
     fn poll(&mut self, next_beat: Instant) -> io::Result<Instant> {
         let before = clock::monotonic();
         let due = self.node.poll_timeout().map_or(next_beat, |due| due.min(next_beat));
-        let timeout = due.since(before).min(POLL_MAX);
+        let timeout = due.since(before).min(self.questions.wait_max().unwrap_or(BEAT));
         let (node, tunnels) = (&mut self.node, &mut self.questions.tunnels);
         let mut arrived = None;
         let Some(device) = &mut self.ports.device else {
-            thread::sleep(timeout);
+            self.ports.wake.wait(timeout)?;
             return Ok(clock::monotonic());
         };
         let polled = device.poll(timeout, &mut |port, frame| {
@@ -137,6 +133,12 @@ impl<N: NextHop> PacketThread<N> {
             other => drop(other?),
         }
         Ok(arrived.unwrap_or_else(clock::monotonic))
+    }
+
+    fn tell_pings(&mut self) {
+        if let (Some(device), Some(firewall)) = (&mut self.ports.device, self.node.pipeline.firewall()) {
+            device.translates_pings(firewall.translator.pings());
+        }
     }
 
     fn release(&mut self, now: Instant, buffer: &mut [u8]) {

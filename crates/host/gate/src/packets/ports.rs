@@ -4,9 +4,10 @@
 
 use crate::{daemon::Ground, error::StartError};
 use sluicegate_bounded::Gauge;
-use sluicegate_datapath::{Device, Links};
+use sluicegate_datapath::{Device, Links, Wake};
 use sluicegate_node::{Node, REASONS};
 use sluicegate_wire::Reason;
+use std::sync::Arc;
 
 /// Opens the interfaces again.
 pub(crate) type Reopen<N> = Box<dyn FnMut() -> Result<Ground<N>, StartError> + Send>;
@@ -14,6 +15,8 @@ pub(crate) type Reopen<N> = Box<dyn FnMut() -> Result<Ground<N>, StartError> + S
 pub(crate) struct Ports<N> {
     /// `None` while closed.
     pub(crate) device: Option<Device>,
+    /// Ends a wait for packets: there is a command, or a packet that came through a tunnel, or the gate stops.
+    pub(crate) wake: Arc<Wake>,
     links: Option<Links>,
     /// `None` for a device that cannot be lost (queues in memory).
     reopen: Option<Reopen<N>>,
@@ -24,9 +27,10 @@ pub(crate) struct Ports<N> {
 
 impl<N> Ports<N> {
     /// Takes the open device, and gives the next hops that go with it.
-    pub(crate) fn new(ground: Ground<N>) -> (Self, N) {
-        let Ground { device, next_hop, mtu, links, reopen, .. } = ground;
-        (Self { device: Some(device), links, reopen, mtu, counted: [0; REASONS] }, next_hop)
+    pub(crate) fn new(ground: Ground<N>, wake: Arc<Wake>) -> (Self, N) {
+        let Ground { mut device, next_hop, mtu, links, reopen, .. } = ground;
+        device.woken_by(Arc::clone(&wake));
+        (Self { device: Some(device), wake, links, reopen, mtu, counted: [0; REASONS] }, next_hop)
     }
 
     /// Whether a lost device can be found again.
@@ -50,12 +54,13 @@ impl<N> Ports<N> {
     /// Opens both interfaces again; `Err` says why not yet.
     pub(crate) fn find(&mut self, node: &mut Node<N>) -> Result<(), String> {
         let reopen = self.reopen.as_mut().ok_or("it is gone for good")?;
-        let Ground { device, next_hop, mtu, links, .. } = reopen().map_err(|error| error.to_string())?;
+        let Ground { mut device, next_hop, mtu, links, .. } = reopen().map_err(|error| error.to_string())?;
         if mtu != self.mtu {
             let [was, is] = [self.mtu, mtu].map(|[outside, inside]| format!("{outside} and {inside}"));
             return Err(format!("the MTUs were {was} and are {is} bytes; restart the gate"));
         }
         node.next_hop = next_hop;
+        device.woken_by(Arc::clone(&self.wake));
         (self.device, self.links) = (Some(device), links);
         Ok(())
     }

@@ -129,6 +129,11 @@ impl Tunnels {
         }
     }
 
+    /// Whether packets are left that came.
+    pub(crate) fn has_more(&self) -> bool {
+        self.arrived.as_ref().is_some_and(|arrived| !arrived.is_empty())
+    }
+
     /// Whether a frame that came by `port` of the gate claims to be from a tunnel.
     pub(crate) fn is_forged(&mut self, port: Port, frame: &[u8]) -> bool {
         let packet = frame.get(ethernet::HEADER_LEN..).unwrap_or_default();

@@ -4,6 +4,7 @@ use crate::packets::{
     Command, Commander,
     tunnels::{ANSWERS_MAX, Arrived},
 };
+use sluicegate_datapath::Wake;
 use sluicegate_grant::{
     GrantId,
     tunnel::{self, EXPORT_LABEL, EXPORT_LEN, HELLO_LEN, PACKET_LEN_MAX, PROOF_LEN},
@@ -52,17 +53,22 @@ pub(super) async fn prove(acceptor: TlsAcceptor, stream: TcpStream, commander: &
 
 impl Tunnel {
     /// Carries packets until the connection or the grant ends.
-    pub(super) async fn carry(self, came: mpsc::Sender<Arrived>) -> io::Result<()> {
+    pub(super) async fn carry(self, came: mpsc::Sender<Arrived>, wake: &Wake) -> io::Result<()> {
         let (reader, writer) = split(self.stream);
         // The other end is dropped with the grant, and the connection is with this.
         tokio::select! {
-            ended = read(BufReader::new(reader), self.address, came) => ended,
+            ended = read(BufReader::new(reader), self.address, (came, wake)) => ended,
             ended = write(writer, self.answers) => ended,
         }
     }
 }
 
-async fn read(mut reader: impl AsyncRead + Unpin, from: Ipv4Addr, came: mpsc::Sender<Arrived>) -> io::Result<()> {
+/// Hands on what comes to the packet thread, which is woken for it.
+async fn read(
+    mut reader: impl AsyncRead + Unpin,
+    from: Ipv4Addr,
+    (came, wake): (mpsc::Sender<Arrived>, &Wake),
+) -> io::Result<()> {
     loop {
         let len = usize::from(reader.read_u16().await?);
         if len > PACKET_LEN_MAX {
@@ -71,6 +77,7 @@ async fn read(mut reader: impl AsyncRead + Unpin, from: Ipv4Addr, came: mpsc::Se
         let mut packet = vec![0; len];
         reader.read_exact(&mut packet).await?;
         came.send((from, packet)).await.map_err(|_| io::ErrorKind::BrokenPipe)?;
+        wake.wake();
     }
 }
 

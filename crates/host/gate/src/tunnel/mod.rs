@@ -139,7 +139,7 @@ impl Listener {
             lock(&strangers).leave(place);
             match proved {
                 Ok(Ok(tunnel)) => {
-                    let ended = tunnel.carry(came).await;
+                    let ended = tunnel.carry(came, commander.wake()).await;
                     tracing::debug!(%peer, ?ended, "a tunnel has ended");
                 }
                 Ok(Err(error)) => tracing::debug!(%peer, %error, "no tunnel"),

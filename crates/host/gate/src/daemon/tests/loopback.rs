@@ -5,6 +5,7 @@ use sluicegate_wire::{FrameBuf, HEADROOM, Port, Reason};
 use std::{
     collections::VecDeque,
     io,
+    os::fd::BorrowedFd,
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -73,7 +74,14 @@ impl PacketIo for Loopback {
         "loopback"
     }
 
-    fn poll(&mut self, timeout: Duration, handler: &mut Handler<'_>) -> io::Result<usize> {
+    fn poll(
+        &mut self,
+        timeout: Duration,
+        wake: Option<BorrowedFd<'_>>,
+        handler: &mut Handler<'_>,
+    ) -> io::Result<usize> {
+        // Queues in memory are not waited for together with a descriptor.
+        let timeout = if wake.is_some() { timeout.min(Duration::from_millis(1)) } else { timeout };
         let mut queues = self.0.lock();
         if queues.received.iter().all(VecDeque::is_empty) && !timeout.is_zero() {
             queues = self.0.arrived.wait_timeout(queues, timeout).unwrap_or_else(PoisonError::into_inner).0;

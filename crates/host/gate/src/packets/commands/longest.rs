@@ -96,7 +96,7 @@ impl Stage {
         let _ = firewall.translator.set_services(&[service]);
         let pipeline = assemble::pipeline(&config, &seeds, firewall, [1_500; 2], std::iter::empty())?;
         let (events, ended) = mpsc::channel(EVENTS_MAX);
-        let (commander, commands) = Commander::new();
+        let (commander, commands) = Commander::new().unwrap();
         let node = Node::new(pipeline, [None, None], Nowhere);
         let turn = Commands::new(events, 0, Tunnels::none());
         let mut stage = Self { node, turn, commander, commands, ended, now: START, ids: Vec::new() };

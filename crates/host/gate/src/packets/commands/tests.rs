@@ -34,7 +34,7 @@ fn id(number: u32) -> GrantId {
 #[test]
 fn installs_and_ends_are_stamped_in_the_order_in_which_they_happened() {
     let (events, mut ended) = mpsc::channel(EVENTS_MAX);
-    let (commander, mut commands) = Commander::new();
+    let (commander, mut commands) = Commander::new().unwrap();
     let (mut turn, mut node) = (Commands::new(events, 40, Tunnels::none()), empty_node());
     let install = |number| commander.ask(|answer| Command::Install { spec: spec(id(number)), unix: UNIX, answer });
     let revoke = |number| commander.ask(|answer| Command::Revoke { ids: vec![id(number)], answer });
@@ -57,7 +57,7 @@ fn installs_and_ends_are_stamped_in_the_order_in_which_they_happened() {
 fn ends_that_the_full_queue_does_not_take_come_later_and_in_order() {
     const GRANTS: u32 = 5;
     let (events, mut ended) = mpsc::channel(2);
-    let (commander, mut commands) = Commander::new();
+    let (commander, mut commands) = Commander::new().unwrap();
     let (mut turn, mut node) = (Commands::new(events, 0, Tunnels::none()), empty_node());
     for number in 0..GRANTS {
         let _ = commander.ask(|answer| Command::Install { spec: spec(id(number)), unix: UNIX, answer });
@@ -111,7 +111,7 @@ fn a_revoke_of_everything_and_an_export_never_make_a_turn_long() {
     const GRANTS: u32 = 2_000;
     const FLOWS: u16 = 20;
     let (events, mut ended) = mpsc::channel(EVENTS_MAX);
-    let (commander, mut commands) = Commander::new();
+    let (commander, mut commands) = Commander::new().unwrap();
     let (mut turn, mut node) = (Commands::new(events, 0, Tunnels::none()), empty_node());
     for number in 0..GRANTS {
         let mut spec = spec(id(number));
@@ -154,7 +154,7 @@ fn a_revoke_of_everything_and_an_export_never_make_a_turn_long() {
 #[test]
 fn one_turn_answers_a_bounded_number_of_questions() {
     let (events, _ended) = mpsc::channel(EVENTS_MAX);
-    let (commander, mut commands) = Commander::new();
+    let (commander, mut commands) = Commander::new().unwrap();
     let (mut turn, mut node) = (Commands::new(events, 0, Tunnels::none()), empty_node());
     for _ in 0..COMMANDS_PER_TURN_MAX + 1 {
         let _ = commander.ask(|answer| Command::Observe { on: true, answer });

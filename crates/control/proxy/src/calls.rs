@@ -22,11 +22,21 @@ const BYES_MAX: usize = 4_096;
 /// Requests that may be said in one call at once before its rate counts: what a transfer or a set of keys takes.
 const BURST_SECS: u32 = 2;
 
+/// What a call leaves behind that ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Leaves {
+    /// No gate was ever asked to open anything for it.
+    Nothing,
+    /// Gates may have something open for it.
+    Grants,
+}
+
 #[derive(Debug)]
 struct Call {
     user: String,
     service: String,
     until: UnixTime,
+    leaves: Leaves,
     /// When to look whether its media still flow, unless its grants are renewed first.
     watch: Option<Watch>,
     /// How often its sides have agreed on media.
@@ -85,8 +95,30 @@ pub(crate) enum Refused {
 }
 
 impl Calls {
+    /// A call begins, and gates were not asked for anything yet. `false` if there is no room for one more than `max`.
+    pub(crate) fn begin(&mut self, id: CallId, of: (&str, &str), until: UnixTime, max: usize) -> bool {
+        self.enter(id, of, (until, Leaves::Nothing), max)
+    }
+
     /// The call lives until `until`, at least. `false` if there is no room for one more than `max`.
-    pub(crate) fn keep(&mut self, id: CallId, (user, service): (&str, &str), until: UnixTime, max: usize) -> bool {
+    pub(crate) fn keep(&mut self, id: CallId, of: (&str, &str), until: UnixTime, max: usize) -> bool {
+        self.enter(id, of, (until, Leaves::Grants), max)
+    }
+
+    /// Gates are asked to open something for this call. What is not known is taken for one that has something open.
+    pub(crate) fn opens(&mut self, id: CallId) {
+        if let Some(call) = self.by_id.get_mut(&id) {
+            call.leaves = Leaves::Grants;
+        }
+    }
+
+    fn enter(
+        &mut self,
+        id: CallId,
+        (user, service): (&str, &str),
+        (until, leaves): (UnixTime, Leaves),
+        max: usize,
+    ) -> bool {
         if let Some(call) = self.by_id.get_mut(&id) {
             self.by_end.remove(&(call.until, id));
             call.until = call.until.max(until);
@@ -99,7 +131,7 @@ impl Calls {
         *self.of_users.entry(user.to_owned()).or_default() += 1;
         let (user, service) = (user.to_owned(), service.to_owned());
         let (left, since) = (u32::MAX, Instant::ZERO);
-        self.by_id.insert(id, Call { user, service, until, watch: None, agreed: 0, media: None, left, since });
+        self.by_id.insert(id, Call { user, service, until, leaves, watch: None, agreed: 0, media: None, left, since });
         self.by_end.insert((until, id));
         true
     }
@@ -162,9 +194,9 @@ impl Calls {
         Ok(())
     }
 
-    /// The call is over; `true` if it lived.
-    pub(crate) fn end(&mut self, id: CallId) -> bool {
-        let Some(call) = self.by_id.remove(&id) else { return false };
+    /// The call is over; what it leaves, if it lived.
+    pub(crate) fn end(&mut self, id: CallId) -> Option<Leaves> {
+        let call = self.by_id.remove(&id)?;
         if let Some(count) = self.of_users.get_mut(&call.user) {
             *count -= 1;
             if *count == 0 {
@@ -172,7 +204,8 @@ impl Calls {
             }
         }
         call.watch.map(|watch| self.by_watch.remove(&(watch.at, id)));
-        self.by_end.remove(&(call.until, id))
+        self.by_end.remove(&(call.until, id));
+        Some(call.leaves)
     }
 
     /// Looks at a call's media from some time before its grants end, which last from the one time to the other.
@@ -277,10 +310,21 @@ mod tests {
         let later = NOW + Duration::from_secs(1);
         assert_eq!((0..30).filter(|_| calls.say(later, [1; 12], 10).is_ok()).count(), 10);
         calls.ended_by(later, [1; 12], 7);
-        assert!(calls.end([1; 12]));
+        assert!(calls.end([1; 12]).is_some());
         assert_eq!(calls.say(later, [1; 12], 10), Err(Refused::Over));
         assert!(calls.was_ended_by(later, [1; 12], 7) && !calls.was_ended_by(later, [1; 12], 8));
         assert!(!calls.was_ended_by(later + BYE_REPEATED, [1; 12], 7));
+    }
+
+    #[test]
+    fn a_call_leaves_nothing_only_if_it_began_here_and_nothing_was_ever_asked_for() {
+        let mut calls = Calls::default();
+        let of = ("alice", "pbx");
+        assert!(calls.begin([1; 12], of, UNTIL, 9) && calls.keep([1; 12], of, UnixTime(2_000), 9));
+        assert!(calls.begin([2; 12], of, UNTIL, 9) && calls.keep([3; 12], of, UNTIL, 9));
+        calls.opens([2; 12]);
+        let left = [[1; 12], [2; 12], [3; 12], [4; 12]].map(|id| calls.end(id));
+        assert_eq!(left, [Some(Leaves::Nothing), Some(Leaves::Grants), Some(Leaves::Grants), None]);
     }
 
     #[test]

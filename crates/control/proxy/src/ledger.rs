@@ -173,6 +173,7 @@ impl Ledger {
         let mut rows = self.lock();
         let rows = &mut *rows;
         rows.calls.keep(grant.id.call(), (&delta.user, &delta.service), grant.not_after, self.grants_max);
+        rows.calls.opens(grant.id.call());
         // An agent renews its own grants.
         if !grant.proves_address() {
             rows.calls.watch(grant.id.call(), (grant.not_before, grant.not_after));
@@ -409,16 +410,6 @@ impl Ledger {
     /// Takes one request out of what may be said in a call.
     pub(crate) fn say(&self, now: Instant, call: CallId, per_s: u32) -> Result<(), Refused> {
         self.lock().calls.say(now, call, per_s)
-    }
-
-    /// The call is over at once, for every shard. `bye`: by a BYE with this number, which may come again.
-    pub(crate) fn end_call(&self, now: Instant, call: CallId, bye: Option<u32>) -> bool {
-        let mut rows = self.lock();
-        let lived = rows.calls.end(call);
-        if let Some(cseq) = bye.filter(|_| lived) {
-            rows.calls.ended_by(now, call, cseq);
-        }
-        lived
     }
 
     /// Whether this is the BYE again that has ended the call.

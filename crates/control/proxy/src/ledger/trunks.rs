@@ -1,4 +1,4 @@
-//! What peers are held to, by all shards together.
+//! When calls begin and end, and what peers are held to, by all shards together.
 
 use std::{hash::Hasher as _, net::IpAddr, sync::PoisonError, time::Duration};
 
@@ -7,7 +7,10 @@ use sluicegate_bounded::Gauge;
 use sluicegate_wire::{Instant, UnixTime};
 
 use super::Ledger;
-use crate::{calls::CallId, guesses::Allowance};
+use crate::{
+    calls::{CallId, Leaves},
+    guesses::Allowance,
+};
 
 /// Peers and directions whose rate is counted.
 pub(super) const RATES_MAX: usize = 1_024;
@@ -33,7 +36,25 @@ impl Ledger {
     /// A new relayed call lives until then, if its user has fewer than `of_one_max`. `false` if there is no room.
     pub(crate) fn begin_call(&self, call: CallId, of: (&str, &str), until: UnixTime, of_one_max: usize) -> bool {
         let mut rows = self.lock();
-        rows.calls.of_user(of.0) < of_one_max && rows.calls.keep(call, of, until, self.grants_max)
+        rows.calls.of_user(of.0) < of_one_max && rows.calls.begin(call, of, until, self.grants_max)
+    }
+
+    /// A gate is to be asked to open something for this call. `false`: a BYE has ended it, so nothing is.
+    pub(crate) fn opens(&self, now: Instant, call: CallId) -> bool {
+        let mut rows = self.lock();
+        rows.calls.opens(call);
+        !rows.calls.was_hung_up(now, call)
+    }
+
+    /// The call is over at once, for every shard: what it leaves, if it lived. `bye`: by a BYE with this number, which may come
+    /// again.
+    pub(crate) fn end_call(&self, now: Instant, call: CallId, bye: Option<u32>) -> Option<Leaves> {
+        let mut rows = self.lock();
+        let leaves = rows.calls.end(call)?;
+        if let Some(cseq) = bye {
+            rows.calls.ended_by(now, call, cseq);
+        }
+        Some(leaves)
     }
 
     /// Peers that began calls lately, or to which some began.

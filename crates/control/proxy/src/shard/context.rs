@@ -123,9 +123,14 @@ impl Context {
         self.passed.gauge(now)
     }
 
-    /// Queues an event; `false` if there was no room for it. Notes leave room for what opens something, and that for what ends
-    /// something: who does not hear of that leaves it open.
+    /// Queues an event; `false` if there was no room for it, or if it opens something for a call that was hung up. Notes leave room
+    /// for what opens something, and that for what ends something: who does not hear of that leaves it open.
     pub(super) fn raise(&mut self, event: Event) -> bool {
+        if let Event::Open { deltas, .. } = &event
+            && deltas.iter().any(|delta| !self.ledger.opens(self.now.instant, delta.grant.id.call()))
+        {
+            return false;
+        }
         let max = self.settings.tables.events_max;
         let max = match event {
             Event::Decided(_) | Event::Told(..) => max / 2,

@@ -32,7 +32,7 @@ use super::{
     watch,
 };
 use crate::{
-    calls::{CallId, Refused},
+    calls::{CallId, Leaves, Refused},
     metrics::{Count, Outcome},
     transmits::Flow,
 };
@@ -223,10 +223,15 @@ impl Shard {
         admit(&mut self.cx, &mut self.exchanges, &self.registrar, asked, proof, (&service, Some(renewed)));
     }
 
-    /// Ends a call's grants at once. A repeated BYE finds none, and costs the gates nothing.
+    /// Ends a call's grants at once. A repeated BYE finds none, and costs the gates nothing, nor does a call that never had any.
     fn end_call(&mut self, call: CallId, bye: Option<u32>) {
         self.legs.take(call);
-        if self.cx.ledger.end_call(self.cx.now.instant, call, bye) && self.cx.revoke(call) {
+        let is_ended = match self.cx.ledger.end_call(self.cx.now.instant, call, bye) {
+            None => false,
+            Some(Leaves::Nothing) => true,
+            Some(Leaves::Grants) => self.cx.revoke(call),
+        };
+        if is_ended {
             self.cx.metrics.one(Count::CallsEnded);
         }
     }

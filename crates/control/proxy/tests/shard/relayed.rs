@@ -164,6 +164,49 @@ fn a_bye_from_the_client_passes_and_ends_the_grants() {
     assert_eq!((to.to_string().as_str(), status(&ok)), (PHONE, 200));
 }
 
+/// Sets up a call without media.
+fn set_up_without_media(site: &mut Site, alice: &mut Caller) {
+    let signed = alice.signed(site, "INVITE", "sip:pbx@example.net", "", "");
+    let invite = site.send(PHONE, signed)[0].1.clone();
+    let ok = site.send(PBX, reply(&invite, 200, "")).pop().unwrap().1;
+    alice.take_dialog(&ok);
+    site.send(PHONE, alice.request("ACK", "sip:pbx@10.0.0.2:5060", "", ""));
+}
+
+#[test]
+fn the_end_of_a_call_for_which_nothing_was_opened_costs_gates_nothing() {
+    let mut site = Site::new();
+    let mut alice = phone();
+    set_up_without_media(&mut site, &mut alice);
+    let (to, bye) = site.send(PHONE, alice.request("BYE", "sip:pbx@10.0.0.2:5060", "", "")).pop().unwrap();
+    assert_eq!((to.to_string().as_str(), site.revokes()), (PBX, 0));
+    assert_eq!(site.metrics[0].count(Count::CallsEnded), 1);
+    assert_eq!(status(&site.send(PBX, reply(&bye, 200, ""))[0].1), 200);
+    // A later request opened something.
+    let mut alice = Caller { call_id: "with-media-later".into(), ..phone() };
+    set_up_without_media(&mut site, &mut alice);
+    let uri = "sip:pbx@10.0.0.2:5060";
+    let signed = alice.signed(&mut site, "INVITE", uri, "", AUDIO);
+    let invite = site.send(PHONE, signed)[0].1.clone();
+    site.send(PBX, reply(&invite, 200, ANSWER));
+    site.send(PHONE, alice.request("BYE", uri, "", ""));
+    assert_eq!(site.revokes(), 1, "although no gate has answered yet");
+}
+
+#[test]
+fn nothing_is_opened_for_a_call_that_was_hung_up_meanwhile() {
+    let mut site = Site::new();
+    let mut alice = phone();
+    set_up_without_media(&mut site, &mut alice);
+    let uri = "sip:pbx@10.0.0.2:5060";
+    let signed = alice.signed(&mut site, "INVITE", uri, "", AUDIO);
+    let invite = site.send(PHONE, signed)[0].1.clone();
+    assert!(invite.starts_with("INVITE "));
+    assert_eq!(site.send(PHONE, alice.request("BYE", uri, "", ""))[0].0.to_string(), PBX);
+    site.send(PBX, reply(&invite, 200, ANSWER));
+    assert!(site.asked().is_empty());
+}
+
 #[test]
 fn a_call_that_gates_may_have_yet_to_tell_of_is_not_ended_by_a_481() {
     let mut site = Site::new();

@@ -396,7 +396,8 @@ impl Control {
         from.len()
     }
 
-    /// What was decided about a user lately, newest first.
+    /// What was decided about a user lately, newest first. A decision is here some 20 ms after it was made, like all that is
+    /// told of calls.
     #[must_use]
     pub fn trace_user(&self, user: &str) -> Vec<Decision> {
         self.inner.decisions.of_user(user)

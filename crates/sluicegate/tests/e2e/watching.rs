@@ -89,10 +89,9 @@ fn story(datapath: &'static str) {
     let call = alice.call("pbx", Wish::Audio);
     let grant = node.grants().remove(0);
 
-    let living = node.cli(&["trace", "--call", &grant]).expect("trace --call");
+    let living = node.traced(&["trace", "--call", &grant], "goes on, set up in ");
     let place = format!("at {GATE} to udp/10000-10001 at {SERVICE} for {CLIENT}");
-    for text in ["from alice to pbx", "admitted (200) by rules", "gate up-1 opened udp/", &place, "goes on, set up in "]
-    {
+    for text in ["from alice to pbx", "admitted (200) by rules", "gate up-1 opened udp/", &place] {
         assert!(living.contains(text), "{text:?} is not in\n{living}");
     }
     let stories = node.json(&["trace", "--call", &grant]);
@@ -128,6 +127,7 @@ fn story(datapath: &'static str) {
     // One that the service never heard of, and one that nobody knows.
     let mallory = Phone::new(&lab, "client", CLIENT, (GATE, 5060).into(), "mallory");
     assert_eq!(mallory.try_call("pbx", Wish::Audio).expect_err("no permission").status, 403);
+    node.traced(&["trace", "--user", "mallory"], "403");
     let refused = node.json(&["trace", "--user", "mallory"]);
     let refused = node.json(&["trace", "--call", refused[0]["call_id"].as_str().expect("a Call-ID")]);
     assert_eq!((&refused[0]["end"]["why"], &refused[0]["end"]["status"]), (&Value::from("refused"), &Value::from(403)));

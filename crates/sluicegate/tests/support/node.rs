@@ -187,6 +187,12 @@ impl Node {
         serde_json::from_str(&out).unwrap_or_else(|error| panic!("{arguments:?}: {error}: {out}"))
     }
 
+    /// What this `trace` says, once it says `text`: decisions are told to it together, every few milliseconds.
+    pub(crate) fn traced(&self, arguments: &[&str], text: &str) -> String {
+        let says = || Some(self.cli(arguments).expect("trace")).filter(|out| out.contains(text));
+        until(&format!("{arguments:?} says {text:?}"), says)
+    }
+
     /// The gate's counter of drops for a reason.
     pub(crate) fn dropped(&self, reason: &str) -> u64 {
         self.json(&["status"])["gate"]["dropped"][reason].as_u64().unwrap_or(0)

@@ -259,6 +259,6 @@ fn refused(datapath: &'static str) {
     let done = run_on(&lab, "client", BINARY, &words, Duration::from_secs(20));
     assert!(!done.status.success() && done.err.contains("403"), "{}", done.err);
     assert_eq!(node.grants(), Vec::<String>::new());
-    let why = node.json(&["trace", "--user", "alice"]).to_string();
+    let why = node.traced(&["trace", "--user", "alice", "--json"], "capability");
     assert!(why.contains("capability") && why.contains("mac") && why.contains("pinhole"), "{why}");
 }

@@ -1,6 +1,6 @@
 //! The servers under load: this build's front end, and Kamailio.
 
-use std::{fs, net::SocketAddr, thread, time::Duration};
+use std::{fs, io, net::SocketAddr, path::Path, thread, time::Duration};
 
 use clap::ValueEnum;
 use sluicegate_site::{
@@ -31,6 +31,8 @@ const LISTENS_AFTER: Duration = Duration::from_millis(1_500);
 pub(super) const PRIORITY: i32 = -15;
 /// The entries of our tables, and of a user: a server that is measured holds what a minute of calls leaves.
 const TABLE: u32 = 1 << 20;
+/// With what the files begin in which a gate saves grants.
+const SAVED: [&str; 2] = ["gate.state", "gate.journal."];
 
 /// What serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -253,13 +255,27 @@ pub(crate) fn gate((binary, lab): (&Binary, &Lab), server: &Server) -> Result<Op
     let file = NodeFile::new("gate")
         .gate(("outside", "inside"), "auto", more)
         .with(&format!("[gate]\naddress = \"{GATE}\"\nper_user = {{ flows_max = {TABLE}, ports_max = {TABLE} }}\n"));
-    let is_new = !file.state(&binary.directory).exists();
-    if is_new {
+    let state = file.state(&binary.directory).join("gate");
+    if state.exists() {
+        // Calls that another server left open would have their pinholes for as long as their grants last.
+        forget(&state).during(|| format!("emptying {}", state.display()))?;
+    } else {
         node.admit(lab, "router", &file)?;
     }
     let gate = Node::start(binary, lab, "router", "gate", &file)?;
     gate.ready()?;
     Ok(Some(gate))
+}
+
+/// Removes what a gate saved of grants, and leaves what it is known by.
+fn forget(state: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(state)? {
+        let entry = entry?;
+        if SAVED.iter().any(|saved| entry.file_name().to_string_lossy().starts_with(saved)) {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
 }
 
 fn kamailio(

@@ -396,7 +396,7 @@ impl Control {
         from.len()
     }
 
-    /// What was decided about a user lately, newest first. A decision is here some 20 ms after it was made, like all that is
+    /// What was decided about a user lately, newest first. A decision may come here 20 ms after it was made, like all that is
     /// told of calls.
     #[must_use]
     pub fn trace_user(&self, user: &str) -> Vec<Decision> {

@@ -22,6 +22,9 @@ pub(crate) const REALM: &str = "example.net";
 /// The password of every user here.
 pub(crate) const PASSWORD: &str = "correct-horse-battery-staple";
 
+/// Within so many questions, one after the other, `trace` has been told: each takes about as long as it may be told late.
+const ASKS_MAX: u32 = 20;
+
 /// A node's configuration, as far as tests differ in it.
 #[derive(Debug, Clone)]
 pub(crate) struct Config {
@@ -187,10 +190,16 @@ impl Node {
         serde_json::from_str(&out).unwrap_or_else(|error| panic!("{arguments:?}: {error}: {out}"))
     }
 
-    /// What this `trace` says, once it says `text`: decisions are told to it together, every few milliseconds.
+    /// What this `trace` says, which is to say `text` soon: decisions are told to it together, every few milliseconds.
     pub(crate) fn traced(&self, arguments: &[&str], text: &str) -> String {
-        let says = || Some(self.cli(arguments).expect("trace")).filter(|out| out.contains(text));
-        until(&format!("{arguments:?} says {text:?}"), says)
+        let mut asked = 0;
+        until(&format!("{arguments:?} says {text:?}"), || {
+            let says = self.cli(arguments).expect("trace");
+            asked += 1;
+            let is_told = says.contains(text);
+            assert!(is_told || asked < ASKS_MAX, "{text:?} is not in\n{says}");
+            is_told.then_some(says)
+        })
     }
 
     /// The gate's counter of drops for a reason.
